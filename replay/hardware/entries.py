@@ -1,0 +1,103 @@
+"""Catalogue entries: GPU types, model specs and prices. Every figure carries its source and a date where it has one."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Entry(BaseModel):
+    """Common behaviour: immutable, no unknown fields, finite numbers only."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class GpuType(Entry):
+    """One accelerator variant. Rates are dense, per GPU; ``None`` means not known, never zero."""
+
+    key: str
+    vendor: str
+    aliases: tuple[str, ...] = ()
+    memory_spec_gb: float = Field(gt=0)
+    """The label on the box. Nothing is planned with it."""
+    memory_total_gib: float = Field(gt=0)
+    """Total memory as the runtime reports it to the engine (below the nvidia-smi figure by about 0.5 GiB)."""
+    mem_bw_gb_per_s: float = Field(gt=0)
+    fp16_tflops: float = Field(gt=0)
+    fp8_tflops: float | None = Field(default=None, gt=0)
+    fp4_tflops: float | None = Field(default=None, gt=0)
+    int8_tops: float | None = Field(default=None, gt=0)
+    interconnect: str = "PCIe"
+    interconnect_gb_per_s_per_dir: float | None = Field(default=None, gt=0)
+    pcie_gb_per_s_per_dir: float | None = Field(default=None, gt=0)
+    max_scaleup_gpus: int = Field(default=1, ge=1)
+    """GPUs in one fast-interconnect domain: the largest tensor-parallel group."""
+    compute_capability: str | None = None
+    source: str
+    date: str | None = None
+    notes: str = ""
+
+
+class ModelSpec(Entry):
+    """A model's architecture, as its ``config.json`` states it; enough to size memory and time a step."""
+
+    key: str
+    aliases: tuple[str, ...] = ()
+    family: str = ""
+    architecture: str = ""
+    num_layers: int = Field(gt=0)
+    hidden_size: int = Field(gt=0)
+    intermediate_size: int = Field(ge=0)
+    num_attention_heads: int = Field(gt=0)
+    num_key_value_heads: int = Field(gt=0)
+    head_dim: int = Field(gt=0)
+    vocab_size: int = Field(gt=0)
+    tie_word_embeddings: bool = False
+    mlp_gated: bool = True
+    attention_bias: bool = False
+    attention_kind: Literal["MHA", "GQA", "MQA", "MLA"] = "GQA"
+    num_experts: int = 0
+    experts_per_tok: int = 0
+    shared_experts: int = 0
+    moe_intermediate_size: int = 0
+    shared_expert_intermediate_size: int = 0
+    num_moe_layers: int = 0
+    q_lora_rank: int | None = None
+    kv_lora_rank: int | None = None
+    qk_nope_head_dim: int | None = None
+    qk_rope_head_dim: int | None = None
+    v_head_dim: int | None = None
+    sliding_window: int | None = None
+    num_full_attn_layers: int = 0
+    num_window_layers: int = 0
+    num_linear_layers: int = 0
+    weight_dtype: str = "bf16"
+    """As published: bf16, fp8, int4, mxfp4 ... ; a deployment may override it."""
+    max_position: int = Field(gt=0)
+    total_params_b: float | None = None
+    source: str
+    date: str | None = None
+    notes: str = ""
+
+
+class Price(Entry):
+    """One offer. ``usd_per_gpu_hour`` is derived where a provider sells whole instances."""
+
+    id: str
+    provider: str
+    instance_type: str = ""
+    gpu: str
+    gpus_per_instance: int = Field(default=1, ge=1)
+    region: str
+    term: str
+    """on_demand, spot, capacity_block, ... as the source names it."""
+    usd_per_instance_hour: float = Field(gt=0)
+    date: str
+    source: str
+    licence: str = ""
+    notes: str = ""
+
+    @property
+    def usd_per_gpu_hour(self) -> float:
+        return self.usd_per_instance_hour / self.gpus_per_instance

@@ -1,0 +1,154 @@
+"""What a user asks for: transforms, deployments, objectives, replays and plans.
+
+These models are the one definition of a request. The REST API takes them as bodies, the command line builds them, jobs
+store them as JSON, and a worker parses them again. No kernels, no polars here: ``api`` imports this module at start.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from replay.errors import FieldError, SpecError
+
+Metric = Literal["ttft", "itl", "tpot", "e2e", "queue"]
+Router = Literal["round_robin", "least_outstanding"]
+Scalar = bool | int | float | str
+
+_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0}
+_OBJECTIVE = re.compile(r"^(ttft|itl|tpot|e2e|queue)_(mean|p\d{1,2}(?:\.\d+)?)\s*(?:<=|=)\s*([0-9.eE+-]+)\s*([a-z]+)$")
+
+
+class Spec(BaseModel):
+    """Common behaviour of all specs: immutable, unknown fields refused, no NaN and no infinity."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Objective(Spec):
+    """One latency objective, e.g. the 99th percentile of TTFT at or below 2 s."""
+
+    metric: Metric
+    percentile: float | None = Field(default=99.0, gt=0, lt=100)
+    """``None`` means the mean."""
+    threshold_s: float = Field(gt=0)
+
+    @property
+    def name(self) -> str:
+        """``ttft_p99``: the key of this figure in every table."""
+        return f"{self.metric}_mean" if self.percentile is None else f"{self.metric}_p{self.percentile:g}"
+
+
+def parse_objective(text: str) -> Objective:
+    """Reads ``ttft_p99=2s`` or ``itl_p95<=50ms`` or ``e2e_mean=8s``.
+
+    Raises:
+        SpecError: naming what is wrong and showing a form that works.
+    """
+    cure = "write METRIC_STATISTIC=VALUE with a unit, e.g. ttft_p99=2s, itl_p95=50ms, e2e_mean=8s"
+    match = _OBJECTIVE.match(text.strip().lower())
+    if match is None:
+        raise SpecError("slo.syntax", f"cannot read the objective {text!r}", [FieldError(cure, field="slo", cure=cure)])
+    metric, statistic, number, unit = match.groups()
+    if unit not in _UNITS_S:
+        raise SpecError("slo.unit", f"unknown unit {unit!r} in {text!r}", [FieldError(cure, field="slo", cure=cure)])
+    try:
+        return Objective.model_validate(
+            {
+                "metric": metric,
+                "percentile": None if statistic == "mean" else float(statistic[1:]),
+                "threshold_s": float(number) * _UNITS_S[unit],
+            }
+        )
+    except ValueError as error:
+        raise SpecError("slo.value", f"impossible objective {text!r}: {error}", [FieldError(cure, "slo")]) from error
+
+
+class Transform(Spec):
+    """How a trace becomes the workload of a what-if. The default is the trace as it was sent."""
+
+    window_start_s: float | None = Field(default=None, ge=0)
+    window_end_s: float | None = Field(default=None, gt=0)
+    growth: float = Field(default=1.0, gt=0, le=1000)
+    """Load factor: above 1 by superposing time-shifted copies of requests, below 1 by thinning; both seeded."""
+
+    @model_validator(mode="after")
+    def _window_in_order(self) -> Transform:
+        start, end = self.window_start_s or 0.0, self.window_end_s
+        if end is not None and end <= start:
+            raise ValueError("window_end_s must be after window_start_s")
+        return self
+
+
+class EngineSpec(Spec):
+    """An engine preset and overrides of its knobs, under the engine's own names (``max_num_seqs``, ...)."""
+
+    preset: str = "vllm-0.33"
+    overrides: dict[str, Scalar] = Field(default_factory=dict, max_length=40)
+
+
+class DeploymentSpec(Spec):
+    """ModelSpec x GpuType x parallelism x precision x engine x replicas x router. Keys are resolved by the catalogue."""
+
+    model: str = Field(min_length=1, max_length=300)
+    gpu: str = Field(min_length=1, max_length=100)
+    tp: int = Field(default=1, ge=1, le=64)
+    replicas: int = Field(default=1, ge=1, le=4096)
+    engine: EngineSpec = EngineSpec()
+    router: Router = "round_robin"
+    weight_dtype: str | None = None
+    """``None``: as the model is published."""
+    kv_dtype: str | None = None
+    """``None``: the model's activation dtype (bf16)."""
+    max_model_len: int | None = Field(default=None, ge=1)
+    """``None``: the model's maximum position."""
+
+
+class PriceFilter(Spec):
+    """Which offers may price a plan; or the user's own price. Empty filter: any on-demand offer of the catalogue."""
+
+    provider: str | None = None
+    region: str | None = None
+    term: str = "on_demand"
+    usd_per_gpu_hour: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    """The user's own price by GPU key; beats the catalogue."""
+
+
+class ReplaySpec(Spec):
+    """One deployment under one workload."""
+
+    deployment: DeploymentSpec
+    transform: Transform = Transform()
+    seed: int = Field(default=0, ge=0, lt=2**31)
+
+
+class PlanSpec(Spec):
+    """Candidates GPU types x TP under one workload, gated by objectives, priced and ranked."""
+
+    name: str = Field(default="", max_length=200)
+    model: str = Field(min_length=1, max_length=300)
+    gpus: tuple[str, ...] = Field(min_length=1, max_length=50)
+    tp: tuple[Annotated[int, Field(ge=1, le=64)], ...] = Field(default=(1, 2, 4, 8), min_length=1, max_length=8)
+    objectives: tuple[Objective, ...] = Field(min_length=1, max_length=20)
+    transform: Transform = Transform()
+    engine: EngineSpec = EngineSpec()
+    router: Router = "round_robin"
+    weight_dtype: str | None = None
+    kv_dtype: str | None = None
+    max_model_len: int | None = Field(default=None, ge=1)
+    price: PriceFilter = PriceFilter()
+    max_gpus: int | None = Field(default=None, ge=1)
+    """Hard cap on GPUs of one recommendation."""
+    max_usd_per_hour: float | None = Field(default=None, gt=0)
+    """Hard cap on cost."""
+    seed: int = Field(default=0, ge=0, lt=2**31)
+
+    @field_validator("objectives")
+    @classmethod
+    def _distinct(cls, objectives: tuple[Objective, ...]) -> tuple[Objective, ...]:
+        names = [o.name for o in objectives]
+        if len(set(names)) != len(names):
+            raise ValueError(f"the same objective is given twice: {sorted(names)}")
+        return objectives

@@ -1,0 +1,33 @@
+"""A workload: the arrays a replay reads. Made from a canonical trace by ``replay.traces.transforms``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Requests in arrival order; ties keep trace order.
+
+    ``arrival_ps`` int64 picoseconds from the start of the window (>= 0, sorted); ``prompt_tokens`` >= 1 and
+    ``output_tokens`` >= 1 int64. All three have shape (n,). ``excluded`` counts the trace's requests that are not here,
+    by reason (``no_prompt_tokens``, ``no_output_tokens``, ``gateway_cache_hit``, ``outside_window``): never dropped in
+    silence. ``span_s`` is the length of the window the arrivals come from: offered load is n / span_s.
+    """
+
+    arrival_ps: Int64Array
+    prompt_tokens: Int64Array
+    output_tokens: Int64Array
+    span_s: float
+    excluded: dict[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """What the transform did, in sentences for the report."""
+
+    @property
+    def n(self) -> int:
+        return len(self.arrival_ps)
