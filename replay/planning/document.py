@@ -1,0 +1,398 @@
+"""The report document, ``capreplay.report/1``: what people read of a plan or a replay, as one JSON object.
+
+``api/reports`` renders it to HTML and CSV, the REST API serves it, the command line prints a part of it. It holds no
+timestamp and no measured wall time, so that equal input gives equal bytes. Units are in the names: ``_s`` seconds,
+``_gib`` 2^30 bytes **per GPU**, ``_rps`` requests per second, ``usd_`` US dollars without tax. ``None`` means *not known*
+or *no sample*, never zero. No polars, no numba here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, model_validator
+
+from replay.specs import Metric, Scalar, Transform
+
+SCHEMA: Literal["capreplay.report/1"] = "capreplay.report/1"
+Provenance = Literal["measured", "transported", "analytic", "recorded"]
+
+
+class Part(BaseModel):
+    """Common behaviour of all parts: immutable, no unknown fields, finite numbers only."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, serialize_by_alias=True)
+
+
+class MetricStats(Part):
+    """One latency metric over its samples, in seconds; percentiles numpy-linear."""
+
+    n: int = Field(ge=0)
+    mean: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    max: float | None = None
+
+
+class Metrics(Part):
+    """vLLM bench definitions (docs/metrics.md). TTFT counts from arrival; the other one from admission by the engine."""
+
+    ttft_s: MetricStats
+    ttft_from_admission_s: MetricStats
+    itl_s: MetricStats
+    tpot_s: MetricStats
+    e2e_s: MetricStats
+    queue_s: MetricStats
+
+
+class ObjectiveOutcome(Part):
+    """One row of the SLO table. ``margin`` is ``1 - value / threshold``: 0.2 means 20 % below the limit."""
+
+    name: str
+    metric: Metric
+    percentile: float | None
+    threshold_s: float
+    value_s: float | None
+    met: bool
+    margin: float | None
+
+
+class CurvePoint(Part):
+    """One replayed replica count. ``passed``: not saturated, every request served, every objective met."""
+
+    replicas: int = Field(ge=1)
+    gpus: int = Field(ge=1)
+    load_factor: float
+    saturated: bool
+    passed: bool
+    objectives: tuple[ObjectiveOutcome, ...]
+    preemptions: int = 0
+    rejected: dict[str, int] = Field(default_factory=dict)
+    usd_per_hour: float | None = None
+
+
+class MemoryPart(Part):
+    """One slice of the memory stack."""
+
+    name: str
+    gib: float
+
+
+class MemoryBreakdown(Part):
+    """GiB per GPU; ``parts`` add up to ``total_gib`` (checked), the KV cache is one of them."""
+
+    parts: tuple[MemoryPart, ...]
+    total_gib: float
+    kv_blocks: int
+    kv_tokens: int
+    """Tokens that one replica's KV cache holds."""
+    kv_bytes_per_token: float | None = None
+    block_size: int
+    max_concurrency: float | None = None
+    """Requests of ``max_model_len`` tokens that fit at once, as the engine prints it."""
+    notes: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> MemoryBreakdown:
+        total = sum(part.gib for part in self.parts)
+        if abs(total - self.total_gib) > 0.01:
+            raise ValueError(f"memory parts add up to {total:.3f} GiB, not to the total of {self.total_gib:.3f} GiB")
+        return self
+
+
+class EngineInfo(Part):
+    """Engine preset and the knobs it resolved to, under the engine's own names."""
+
+    preset: str
+    version: str
+    settings: dict[str, Scalar | None]
+    router: str
+    weight_dtype: str
+    kv_dtype: str
+
+
+class StepTimeInfo(Part):
+    """What turned batches into seconds, and how far it can be trusted."""
+
+    calibration_id: str
+    provenance: Provenance
+    stated_error: str
+    """A sentence with the error on runs not fitted on, or ``not measured``."""
+    notes: tuple[str, ...] = ()
+
+
+class Operating(Part):
+    """How a deployment behaved in its replay. Latencies of a saturated run are no operating point."""
+
+    metrics: Metrics
+    objectives: tuple[ObjectiveOutcome, ...]
+    load_factor: float
+    """Offered load over capacity."""
+    headroom: float | None
+    """How much more load fits before the capacity limit: ``1 / load_factor - 1``; 0.5 means +50 %. Latency ends earlier."""
+    offered_rps: float | None
+    sustainable_rps: float
+    saturated: bool
+    requests: int
+    finished: int
+    rejected: dict[str, int]
+    preemptions: int
+    kv_usage_mean: float
+    kv_usage_max: float
+    batch_mean: float
+    busy_fraction: float
+    steps: int
+    duration_s: float
+    prompt_tokens: int
+    output_tokens: int
+    output_tokens_per_s: float | None
+    loop: str
+    notes: tuple[str, ...] = ()
+
+
+class PriceUsed(Part):
+    """Which offer priced a deployment. A figure without this is never shown."""
+
+    price_id: str | None
+    """``None``: the user's own price."""
+    provider: str
+    region: str
+    term: str
+    date: str | None
+    """Date of the source table: prices move monthly."""
+    instance_type: str
+    gpus_per_instance: int = Field(ge=1)
+    instances: int = Field(ge=1)
+    """Whole instances that hold the GPUs; ``instances * gpus_per_instance`` are paid for."""
+    paid_gpus: int = Field(ge=1)
+    usd_per_instance_hour: float
+    usd_per_gpu_hour: float
+    source: str
+    notes: str = ""
+
+
+class Cost(Part):
+    """Cost of a deployment; all figures ``None`` with ``price_reason`` where nothing prices it. A month is 730 h."""
+
+    usd_per_hour: float | None = None
+    usd_per_month: float | None = None
+    usd_per_1m_output_tokens: float | None = None
+    usd_per_1m_tokens: float | None = None
+    """Per million prompt and output tokens together."""
+    price: PriceUsed | None = None
+    price_reason: str | None = None
+
+
+class Evidence(Part):
+    """Why this replica count: the smallest that passes, and the one below it that fails."""
+
+    passes: CurvePoint
+    fails: CurvePoint | None
+    """``None`` only where one replica passes already."""
+    one_more: CurvePoint | None
+    """What one replica more does, where it was replayed."""
+    monotone: bool
+    """``False``: among the replayed counts a larger one failed where a smaller one passed."""
+    lower_bound_replicas: int
+    """Replicas below which the offered work exceeds capacity."""
+    replays: int
+    sentence: str
+
+
+class Recommendation(Cost, Operating):
+    """One feasible candidate at its smallest replica count that passes, priced. Rank 1 is the cheapest."""
+
+    rank: int = Field(ge=1)
+    status: Literal["feasible"] = "feasible"
+    gpu: str
+    tp: int
+    replicas: int
+    gpus: int
+    memory: MemoryBreakdown
+    engine: EngineInfo
+    step_time: StepTimeInfo
+    curve: tuple[CurvePoint, ...]
+    """Every replica count that was replayed, ascending."""
+    evidence: Evidence
+
+    @model_validator(mode="after")
+    def _gpus_add_up(self) -> Recommendation:
+        if self.gpus != self.tp * self.replicas:
+            raise ValueError(f"gpus {self.gpus} is not tp {self.tp} x replicas {self.replicas}")
+        return self
+
+
+class Infeasible(Part):
+    """One candidate that is no answer, with the reason: a stable ``code`` and a sentence."""
+
+    gpu: str
+    tp: int
+    code: str
+    reason: str
+    best: CurvePoint | None = None
+    """The best that was reached, where it was replayed at all."""
+    curve: tuple[CurvePoint, ...] = ()
+    memory: MemoryBreakdown | None = None
+
+
+class LengthStats(Part):
+    """Token lengths over requests."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    max: int
+
+
+class WorkloadSeries(Part):
+    """Offered load over time, in bins of ``bin_s`` seconds from the window's start; equal lengths."""
+
+    bin_s: float = Field(gt=0)
+    start_s: tuple[float, ...]
+    requests: tuple[int, ...]
+    prompt_tokens: tuple[int, ...]
+    output_tokens: tuple[int, ...]
+
+    @model_validator(mode="after")
+    def _equal_lengths(self) -> WorkloadSeries:
+        if len({len(self.start_s), len(self.requests), len(self.prompt_tokens), len(self.output_tokens)}) != 1:
+            raise ValueError("the series of the workload differ in length")
+        return self
+
+
+class WorkloadSummary(Part):
+    """What was replayed, after the transform."""
+
+    requests: int = Field(ge=0)
+    span_s: float
+    mean_rps: float | None
+    peak_rps_1s: float | None
+    peak_rps_1min: float | None
+    burstiness: float | None
+    """Index of dispersion of requests per second: variance / mean; 1 for Poisson arrivals."""
+    prompt_tokens: int
+    output_tokens: int
+    prompt_length: LengthStats | None
+    output_length: LengthStats | None
+    excluded: dict[str, int] = Field(default_factory=dict)
+    """Requests of the trace that are not in the workload, by reason."""
+    notes: tuple[str, ...] = ()
+    series: WorkloadSeries
+
+
+class WorkloadInfo(WorkloadSummary):
+    """The workload with its trace: ingest report (cleaning, profile, assumed units) as the ingest job wrote it."""
+
+    trace_name: str
+    transform: Transform
+    ingest: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class CalibrationRef(Part):
+    """One calibration that the document rests on."""
+
+    gpu: str
+    calibration_id: str
+    provenance: Provenance
+    stated_error: str
+
+
+class ProvenanceInfo(Part):
+    """Enough to get the same bytes again."""
+
+    trace_sha256: str
+    catalogue_version: str
+    kernel_version: str
+    engine_preset: str
+    engine_version: str
+    seed: int
+    input_hash: str
+    """SHA-256 of the resolved request."""
+    calibrations: tuple[CalibrationRef, ...]
+
+
+class Verdict(Part):
+    """The answer in one sentence."""
+
+    status: Literal["recommended", "unpriced", "no_feasible_candidate", "served", "saturated", "some_requests_rejected"]
+    """Plans: the first three; replays: the last three."""
+    sentence: str
+
+
+class _Report(Part):
+    schema_: Literal["capreplay.report/1"] = Field(default=SCHEMA, alias="schema")
+    name: str = ""
+    verdict: Verdict
+    model: str
+    workload: WorkloadInfo
+    provenance: ProvenanceInfo
+    method: tuple[str, ...]
+    """How the figures came about, in plain sentences."""
+    limits: tuple[str, ...]
+    """What they do not cover, in plain sentences."""
+    warnings: tuple[str, ...] = ()
+
+
+class PlanReport(_Report):
+    """The document of a plan."""
+
+    kind: Literal["plan"] = "plan"
+    objectives: tuple[str, ...]
+    """As sentences: ``ttft_p99 <= 2 s``."""
+    constraints: dict[str, Scalar | None] = Field(default_factory=dict)
+    """Budget caps and the price filter, as asked."""
+    recommendations: tuple[Recommendation, ...]
+    infeasible: tuple[Infeasible, ...]
+
+
+class ReplayReport(_Report):
+    """The document of a replay of one deployment."""
+
+    kind: Literal["replay"] = "replay"
+    gpu: str
+    tp: int
+    replicas: int
+    gpus: int
+    operating: Operating
+    cost: Cost
+    memory: MemoryBreakdown
+    engine: EngineInfo
+    step_time: StepTimeInfo
+
+
+Report = Annotated[PlanReport | ReplayReport, Field(discriminator="kind")]
+_REPORT: TypeAdapter[PlanReport | ReplayReport] = TypeAdapter(Report)
+
+
+def parse_report(document: object) -> PlanReport | ReplayReport:
+    """The typed form of a stored report document.
+
+    Raises:
+        pydantic.ValidationError: where it is not a ``capreplay.report/1`` document.
+    """
+    return _REPORT.validate_python(document)
+
+
+def dump_report(report: PlanReport | ReplayReport) -> dict[str, JsonValue]:
+    """The JSON object of a report."""
+    return report.model_dump(mode="json")
+
+
+def run_answer(report: PlanReport) -> dict[str, JsonValue]:
+    """What ``capreplay run --json`` prints: ``trace``, ``recommendations``, ``infeasible``, ``provenance`` and more."""
+    full = dump_report(report)
+    workload, provenance = full["workload"], full["provenance"]
+    if not isinstance(workload, dict) or not isinstance(provenance, dict):
+        raise TypeError("a dumped report holds objects for workload and provenance")
+    trace = {key: value for key, value in workload.items() if key not in ("series", "ingest")}
+    ingest = workload["ingest"] if isinstance(workload["ingest"], dict) else {}
+    facts = ("format", "assumed", "rows_read", "rows_kept", "rows_rejected")
+    trace.update({key: ingest[key] for key in facts if key in ingest})
+    trace["sha256"] = provenance["trace_sha256"]
+    answer: dict[str, JsonValue] = {"trace": trace}
+    for key in ("schema", "verdict", "model", "objectives", "recommendations", "infeasible", "provenance", "warnings"):
+        answer[key] = full[key]
+    return answer
