@@ -2,7 +2,7 @@
 
 ``api/reports`` renders it to HTML and CSV, the REST API serves it, the command line prints a part of it. It holds no
 timestamp and no measured wall time, so that equal input gives equal bytes. Units are in the names: ``_s`` seconds,
-``_gib`` 2^30 bytes **per GPU**, ``_rps`` requests per second, ``usd_`` US dollars without tax. ``None`` means *not known*
+``_gib`` 2^30 bytes **per GPU**, ``_rps`` requests per second, ``usd_`` US dollars without tax. ``None`` is *not known*
 or *no sample*, never zero. No polars, no numba here.
 """
 
@@ -37,7 +37,7 @@ class MetricStats(Part):
 
 
 class Metrics(Part):
-    """vLLM bench definitions (docs/metrics.md). TTFT counts from arrival; the other one from admission by the engine."""
+    """vLLM bench definitions (docs/metrics.md). TTFT counts from arrival; the other from admission by the engine."""
 
     ttft_s: MetricStats
     ttft_from_admission_s: MetricStats
@@ -131,7 +131,7 @@ class Operating(Part):
     load_factor: float
     """Offered load over capacity."""
     headroom: float | None
-    """How much more load fits before the capacity limit: ``1 / load_factor - 1``; 0.5 means +50 %. Latency ends earlier."""
+    """Load that still fits before the capacity limit: ``1 / load_factor - 1``. Latency limits bind earlier."""
     offered_rps: float | None
     sustainable_rps: float
     saturated: bool
