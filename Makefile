@@ -1,0 +1,103 @@
+# `make help` lists what there is to do. Everything runs in .venv, made from the hashed lock files.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.setup-done
+JOBS ?= 2
+PYTEST := $(BIN)/pytest
+LOCKS := requirements.lock requirements-dev.lock requirements-uv.lock
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
+export UV_HTTP_TIMEOUT ?= 180
+export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
+
+.PHONY: help setup fmt lint types test test-unit test-int test-browser kernels-checked bench lock serve demo openapi \
+	chromium clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## Make .venv from the lock files (again only when they change)
+
+$(STAMP): requirements-dev.lock requirements-uv.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "make setup: no $(PYTHON) here. Install Python 3.11 or newer."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "make setup: $(PYTHON) is $$($(PYTHON) -V 2>&1); Python 3.11 or newer is needed." \
+	       "Say which one: make setup PYTHON=python3.11"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
+	  rm -rf $(VENV); echo "make setup: $(PYTHON) cannot make environments. On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	@if $(BIN)/python -m pip install --quiet --require-hashes --no-deps -r requirements-uv.lock; then \
+	  $(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements-dev.lock; \
+	else \
+	  echo "make setup: uv cannot be installed here; using pip, which takes some minutes"; \
+	  $(BIN)/python -m pip install --quiet --require-hashes --no-deps -r requirements-dev.lock; \
+	fi
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --no-index --editable .
+	@touch $@
+	@echo "make setup: done, in $(VENV)"
+
+fmt: setup ## Format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix-only .
+
+lint: setup ## Check format, lint rules and who imports whom
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+
+types: setup ## Check types
+	$(BIN)/mypy
+
+test: setup chromium ## Run all tests, with real PostgreSQL and Redis (found or started)
+	$(PYTEST) tests/unit tests/property -n $(JOBS)
+	$(PYTEST) tests/integration tests/contract tests/browser tests/package tests/docs
+
+test-unit: setup ## Run the tests that need no server
+	$(PYTEST) tests/unit tests/property -n $(JOBS)
+
+test-int: setup ## Run the tests against PostgreSQL, Redis, SQLite and real workers
+	$(PYTEST) tests/integration
+
+test-browser: setup chromium ## Run the tests in the system's Chromium
+	$(PYTEST) tests/browser
+
+kernels-checked: setup ## Run the kernels' tests with bounds checks, then without compiling
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/numba-boundscheck $(PYTEST) tests/unit/replay/kernels
+	NUMBA_DISABLE_JIT=1 $(PYTEST) tests/unit/replay/kernels
+
+bench: setup ## Measure the engine's speed
+	$(BIN)/python -m bench
+
+lock: setup ## Remake all lock files together (make lock LOCK_FLAGS=--upgrade for newer versions)
+	$(COMPILE) $(LOCK_FLAGS) --group dev pyproject.toml --output-file requirements-dev.lock
+	$(COMPILE) $(LOCK_FLAGS) --constraint requirements-dev.lock pyproject.toml --output-file requirements.lock
+	echo uv | $(COMPILE) $(LOCK_FLAGS) - --output-file requirements-uv.lock
+	@! grep -n '://' $(LOCKS) || { echo "make lock: a lock file names an address"; exit 1; }
+
+serve: setup ## Start the service here: SQLite, one worker, http on 127.0.0.1
+	$(BIN)/capreplay serve
+
+demo: setup ## Upload a trace, plan, print the recommendations (make demo TRACE=FILE for your own)
+	$(BIN)/python examples/demo.py $(TRACE)
+
+openapi: setup ## Write docs/openapi.json from the code
+	$(BIN)/capreplay openapi > docs/openapi.json
+
+chromium:
+	@if command -v chromium chromium-browser google-chrome google-chrome-stable >/dev/null || [ -n "$${CAPREPLAY_TEST_CHROMIUM:-}" ]; then \
+	  :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "make chromium: installing the system's chromium for the browser tests"; \
+	  apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends chromium >/dev/null; \
+	else \
+	  echo "The browser tests need Chromium: install your system's package (Debian, Ubuntu: sudo apt-get install chromium)," \
+	       "or set CAPREPLAY_TEST_CHROMIUM to the program's path."; exit 1; \
+	fi
+
+clean: ## Remove the environment, caches and build output (never your data)
+	rm -rf $(VENV) dist test-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
