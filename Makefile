@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 JOBS ?= 2
 PYTEST := $(BIN)/pytest
-LOCKS := requirements.lock requirements-dev.lock requirements-uv.lock
+LOCKS := requirements.lock requirements-dev.lock requirements-build.lock
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 export UV_HTTP_TIMEOUT ?= 180
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
@@ -23,14 +23,14 @@ help: ## Show this list
 
 setup: $(STAMP) ## Make .venv from the lock files (again only when they change)
 
-$(STAMP): requirements-dev.lock requirements-uv.lock pyproject.toml
+$(STAMP): requirements-dev.lock requirements-build.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "make setup: no $(PYTHON) here. Install Python 3.11 or newer."; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "make setup: $(PYTHON) is $$($(PYTHON) -V 2>&1); Python 3.11 or newer is needed." \
 	       "Say which one: make setup PYTHON=python3.11"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
 	  rm -rf $(VENV); echo "make setup: $(PYTHON) cannot make environments. On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
-	@if $(BIN)/python -m pip install --quiet --require-hashes --no-deps -r requirements-uv.lock; then \
+	@if $(BIN)/python -m pip install --quiet --require-hashes --no-deps -r requirements-build.lock; then \
 	  $(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements-dev.lock; \
 	else \
 	  echo "make setup: uv cannot be installed here; using pip, which takes some minutes"; \
@@ -75,7 +75,7 @@ bench: setup ## Measure the engine's speed
 lock: setup ## Remake all lock files together (make lock LOCK_FLAGS=--upgrade for newer versions)
 	$(COMPILE) $(LOCK_FLAGS) --group dev pyproject.toml --output-file requirements-dev.lock
 	$(COMPILE) $(LOCK_FLAGS) --constraint requirements-dev.lock pyproject.toml --output-file requirements.lock
-	echo uv | $(COMPILE) $(LOCK_FLAGS) - --output-file requirements-uv.lock
+	printf "uv\nhatchling\n" | $(COMPILE) $(LOCK_FLAGS) --constraint requirements-dev.lock - --output-file requirements-build.lock
 	@! grep -n '://' $(LOCKS) || { echo "make lock: a lock file names an address"; exit 1; }
 
 serve: setup ## Start the service here: SQLite, one worker, http on 127.0.0.1
