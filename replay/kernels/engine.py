@@ -1,0 +1,191 @@
+"""The general loop: any number of replicas, any policy, O(running) a step. It is the oracle for every faster loop.
+
+Events in time order: a batch ends on some replica (its tokens come out, finished requests leave), or requests arrive and
+are routed. At equal times batches end first, then requests arrive, then the next batches are scheduled, so that an arrival
+at a boundary joins it.
+"""
+
+from __future__ import annotations
+
+from replay.kernels.jit import kernel
+from replay.kernels.loglinear import bin_of
+from replay.kernels.memory import prepare_free_list, publish, release
+from replay.kernels.routers import route
+from replay.kernels.schedule import schedule
+from replay.kernels.state import (
+    BUSY,
+    FAR,
+    FINISHED,
+    FLIGHT,
+    FLIGHT_FIRST,
+    FREE_BLOCKS,
+    FREE_SLOTS,
+    GAP_BITS,
+    GAP_MAX_PS,
+    NEVER,
+    NEXT_ARRIVAL,
+    NEXT_EVENT,
+    OUTSTANDING,
+    PREVIOUS_END,
+    RUNNING,
+    RUNNING_REQUESTS,
+    USED_BLOCKS,
+    WAITING,
+    Config,
+    Int64,
+    Requests,
+    State,
+    StepTimes,
+)
+from replay.kernels.waiting import insert
+
+
+@kernel
+def start_next(
+    config: Config, requests: Requests, times: StepTimes, state: State, reg: Int64, replica: int, mask: int, now: int
+) -> None:
+    """Schedules until the replica's pipeline is full and sets when its oldest batch ends; FAR where it is idle."""
+    flight = state.flight
+    while True:
+        if reg[RUNNING] == 0 and reg[WAITING] == 0:
+            reg[FLIGHT] = 0
+            reg[NEXT_EVENT] = FAR
+            return
+        preempted = False
+        while reg[FLIGHT] < config.batches_in_flight:
+            preempted |= schedule(config, requests, times, state, reg, replica, mask, now)
+        in_flight = False
+        for i in range(reg[FLIGHT]):
+            ring = (reg[FLIGHT_FIRST] + i) % config.batches_in_flight
+            in_flight |= flight.size[replica * config.batches_in_flight + ring] > 0
+        batch = replica * config.batches_in_flight + reg[FLIGHT_FIRST]
+        if flight.size[batch] > 0:
+            duration = flight.duration_ps[batch]
+            reg[NEXT_EVENT] = max(reg[PREVIOUS_END], flight.scheduled_ps[batch]) + duration
+            meters = state.meters.meters[replica]
+            meters[BUSY] += duration
+            meters[USED_BLOCKS] += float(config.num_blocks - reg[FREE_BLOCKS]) * duration
+            meters[RUNNING_REQUESTS] += float(reg[RUNNING]) * duration
+            return
+        reg[FLIGHT_FIRST] = (reg[FLIGHT_FIRST] + 1) % config.batches_in_flight
+        reg[FLIGHT] -= 1
+        if not in_flight and not preempted:
+            reg[FLIGHT] = 0
+            reg[NEXT_EVENT] = FAR  # nothing can move before another arrival
+            return
+
+
+@kernel
+def emit(config: Config, requests: Requests, state: State, reg: Int64, replica: int, slot: int, end: int, mask: int) -> bool:
+    """Delivers one token of a slot at time ``end``; True where the request leaves the running list."""
+    slots, outcome = state.slots, state.outcome
+    r = slots.request[slot]
+    slots.placeholders[slot] -= 1
+    slots.left[slot] -= 1
+    slots.total[slot] += 1
+    if outcome.first_ps[r] == NEVER:
+        outcome.first_ps[r] = end
+    slots.last_ps[slot] = end
+    running = slots.running[slot] == 1
+    if running and config.prefix_caching:
+        known = slots.computed[slot] - slots.placeholders[slot]
+        publish(config, requests, state.blocks, slots, replica, slot, known, mask)
+    done = slots.left[slot] == 0 or slots.total[slot] >= config.max_model_len
+    if done or not running:
+        outcome.last_ps[r] = end
+        outcome.generated[r] = requests.output_tokens[r] - slots.left[slot]
+        slots.free[replica * config.max_num_seqs + reg[FREE_SLOTS]] = slot
+        reg[FREE_SLOTS] += 1
+    if done:
+        state.meters.cluster[FINISHED] += 1
+        reg[OUTSTANDING] -= 1
+        if running:
+            release(config, state.blocks, slots, reg, replica, slot)
+            slots.running[slot] = 0
+            return True
+        reg[WAITING] -= 1  # it finished while queued again; the queue passes over it
+    return False
+
+
+@kernel
+def finish_batch(config: Config, requests: Requests, state: State, reg: Int64, replica: int, mask: int) -> None:
+    """Processes the output of the replica's oldest batch at its end."""
+    slots, flight, cluster = state.slots, state.flight, state.meters.cluster
+    end = reg[NEXT_EVENT]
+    batch = replica * config.batches_in_flight + reg[FLIGHT_FIRST]
+    start = batch * config.max_num_seqs
+    gap_ps, gap_tokens = 0, 0
+    left_running = False
+    for i in range(flight.size[batch]):
+        if not flight.emits[start + i]:
+            continue
+        slot = flight.slot[start + i]
+        last = slots.last_ps[slot]
+        if last != NEVER:
+            if end - last == gap_ps:
+                gap_tokens += 1
+            else:
+                if gap_tokens > 0:
+                    state.meters.gaps[bin_of(gap_ps, GAP_BITS)] += gap_tokens
+                gap_ps, gap_tokens = end - last, 1
+                cluster[GAP_MAX_PS] = max(cluster[GAP_MAX_PS], gap_ps)
+        left_running |= emit(config, requests, state, reg, replica, slot, end, mask)
+    if gap_tokens > 0:
+        state.meters.gaps[bin_of(gap_ps, GAP_BITS)] += gap_tokens
+    if left_running:
+        first = replica * config.max_num_seqs
+        kept = 0
+        for i in range(reg[RUNNING]):
+            slot = slots.order[first + i]
+            if slots.running[slot]:
+                slots.order[first + kept] = slot
+                kept += 1
+        reg[RUNNING] = kept
+    reg[PREVIOUS_END] = end
+    reg[FLIGHT_FIRST] = (reg[FLIGHT_FIRST] + 1) % config.batches_in_flight
+    reg[FLIGHT] -= 1
+
+
+@kernel
+def take_arrivals(config: Config, requests: Requests, state: State, now: int) -> None:
+    """Routes and queues every request that has arrived by ``now``; marks idle replicas that got work as due now."""
+    cluster, outcome, regs = state.meters.cluster, state.outcome, state.meters.regs
+    n = len(requests.arrival_ps)
+    r = cluster[NEXT_ARRIVAL]
+    while r < n and requests.arrival_ps[r] <= now:
+        replica = route(config, state)
+        outcome.replica[r] = replica
+        reg = regs[replica]
+        insert(config, requests, outcome, reg, r, False)
+        reg[OUTSTANDING] += 1
+        if reg[NEXT_EVENT] == FAR:
+            reg[NEXT_EVENT] = now
+            reg[FLIGHT] = 0
+        r += 1
+    cluster[NEXT_ARRIVAL] = r
+
+
+@kernel
+def advance(config: Config, requests: Requests, times: StepTimes, state: State, mask: int, max_events: int) -> bool:
+    """Runs up to ``max_events`` batch ends or arrival instants; False once nothing is left to do.
+
+    Calling it again continues; how the events are cut into calls changes nothing.
+    """
+    regs, cluster = state.meters.regs, state.meters.cluster
+    n = len(requests.arrival_ps)
+    for replica in range(config.replicas):
+        prepare_free_list(config, state.blocks, regs[replica], replica)
+    for _ in range(max_events):
+        now = requests.arrival_ps[cluster[NEXT_ARRIVAL]] if cluster[NEXT_ARRIVAL] < n else FAR
+        for replica in range(config.replicas):
+            now = min(now, regs[replica, NEXT_EVENT])
+        if now == FAR:
+            return False
+        for replica in range(config.replicas):
+            if regs[replica, NEXT_EVENT] == now:
+                finish_batch(config, requests, state, regs[replica], replica, mask)
+        take_arrivals(config, requests, state, now)
+        for replica in range(config.replicas):
+            if regs[replica, NEXT_EVENT] == now:
+                start_next(config, requests, times, state, regs[replica], replica, mask, now)
+    return True

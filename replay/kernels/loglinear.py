@@ -1,0 +1,53 @@
+"""Log-linear bins: each octave is cut into equal parts, so an index needs shifts only and no logarithm.
+
+ITL gaps use 256 parts an octave (a bin is at most 0.39 % wide); step-time tables use 8 parts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from replay.kernels.jit import kernel
+from replay.kernels.state import GAP_BINS, GAP_BITS, Int64
+
+KNOT_BITS = 3
+
+
+@kernel
+def bin_of(value: int, bits: int) -> int:
+    """Bin of a value >= 0: exact below ``2 ** (bits + 1)``, then ``2 ** bits`` bins an octave."""
+    shift = 0
+    while (value >> shift) >= (2 << bits):
+        shift += 1
+    return (shift << bits) + (value >> shift)
+
+
+@kernel
+def floor_of(index: int, bits: int) -> int:
+    """Smallest value in a bin: the inverse of ``bin_of``."""
+    if index < (2 << bits):
+        return index
+    shift = (index >> bits) - 1
+    return (index - (shift << bits)) << shift
+
+
+def gap_bin_edges_ps() -> tuple[Int64, Int64]:
+    """Lowest and highest value (both inclusive, ps) of each ITL bin, shape (GAP_BINS,) each."""
+    low = np.array([int(floor_of(i, GAP_BITS)) for i in range(GAP_BINS)], dtype=np.int64)
+    high = np.append(low[1:] - 1, low[-1])
+    return low, high
+
+
+@kernel
+def interpolate(table_ps: Int64, x: int, y: int) -> int:
+    """Bilinear in integers between the knots around (x, y) of a table laid out by ``bin_of(., KNOT_BITS)``; points
+    beyond the last knot continue the last cell's slope."""
+    rows, columns = table_ps.shape
+    i = min(bin_of(x, KNOT_BITS), rows - 2)
+    j = min(bin_of(y, KNOT_BITS), columns - 2)
+    x0, x1 = floor_of(i, KNOT_BITS), floor_of(i + 1, KNOT_BITS)
+    y0, y1 = floor_of(j, KNOT_BITS), floor_of(j + 1, KNOT_BITS)
+    low = table_ps[i, j] + (table_ps[i + 1, j] - table_ps[i, j]) * (x - x0) // (x1 - x0)
+    high = table_ps[i, j + 1] + (table_ps[i + 1, j + 1] - table_ps[i, j + 1]) * (x - x0) // (x1 - x0)
+    return low + (high - low) * (y - y0) // (y1 - y0)
+

@@ -1,0 +1,244 @@
+"""KV blocks of one replica: a counter, or with prefix caching real blocks with hashes and a free list in eviction order.
+
+Without caching the identity of a block never matters, so ``FREE_BLOCKS`` and each slot's ``held`` are all the state.
+With caching the free list is circular around a sentinel (index ``num_blocks``): blocks are popped at the front; freed
+blocks without a hash go to the front, hashed ones to the back, in reverse order of the request, so that a prompt's tail
+is evicted before its head.
+"""
+
+from __future__ import annotations
+
+from replay.kernels.jit import kernel
+from replay.kernels.state import (
+    FREE_BLOCKS,
+    FREE_LIST_READY,
+    NEVER,
+    Blocks,
+    Config,
+    Int64,
+    Requests,
+    Slots,
+)
+
+_MIX = 0x9E3779B97F4A7C15 - 2**64  # golden-ratio multiplier, as int64
+
+
+@kernel
+def blocks_for(tokens: int, block_size: int) -> int:
+    """Blocks that hold ``tokens`` tokens."""
+    return (tokens + block_size - 1) // block_size
+
+
+@kernel
+def block_id(requests: Requests, config: Config, r: int, i: int) -> int:
+    """The chained id of block ``i`` of request ``r``: from the trace where it gives one, else unlike any other."""
+    start = requests.prefix_start[r]
+    if start + i < requests.prefix_start[r + 1]:
+        return requests.prefix_ids[start + i]
+    return -2 - (r * config.table_width + i)
+
+
+@kernel
+def bucket_of(key: int, mask: int) -> int:
+    """Home bucket of a key (multiplicative hashing, high bits folded down)."""
+    mixed = key * _MIX
+    return (mixed ^ (mixed >> 29) ^ (mixed >> 43)) & mask
+
+
+@kernel
+def find_bucket(blocks: Blocks, base: int, mask: int, key: int) -> int:
+    """Bucket (absolute) that holds ``key``, or the empty one where it belongs."""
+    home = bucket_of(key, mask)
+    while blocks.bucket_block[base + home] != NEVER and blocks.bucket_key[base + home] != key:
+        home = (home + 1) & mask
+    return base + home
+
+
+@kernel
+def close_bucket(blocks: Blocks, base: int, mask: int, hole: int) -> None:
+    """Empties a bucket and moves later members of its probe run back, so that no tombstones are needed."""
+    hole -= base
+    probe = hole
+    while True:
+        blocks.bucket_block[base + hole] = NEVER
+        while True:
+            probe = (probe + 1) & mask
+            if blocks.bucket_block[base + probe] == NEVER:
+                return
+            home = bucket_of(blocks.bucket_key[base + probe], mask)
+            if (probe - home) & mask >= (probe - hole) & mask:
+                break
+        blocks.bucket_key[base + hole] = blocks.bucket_key[base + probe]
+        blocks.bucket_block[base + hole] = blocks.bucket_block[base + probe]
+        hole = probe
+
+
+@kernel
+def register(blocks: Blocks, base: int, mask: int, block: int, key: int) -> None:
+    """Makes ``block`` findable under ``key``; a twin of the same key queues behind the older ones."""
+    blocks.hash[block] = key
+    blocks.twin_next[block] = NEVER
+    bucket = find_bucket(blocks, base, mask, key)
+    first = blocks.bucket_block[bucket]
+    if first == NEVER:
+        blocks.bucket_key[bucket] = key
+        blocks.bucket_block[bucket] = block
+        blocks.twin_previous[block] = NEVER
+        return
+    while blocks.twin_next[first] != NEVER:
+        first = blocks.twin_next[first]
+    blocks.twin_next[first] = block
+    blocks.twin_previous[block] = first
+
+
+@kernel
+def forget(blocks: Blocks, base: int, mask: int, block: int) -> None:
+    """Evicts the hash of ``block``."""
+    before, after = blocks.twin_previous[block], blocks.twin_next[block]
+    if after != NEVER:
+        blocks.twin_previous[after] = before
+    if before != NEVER:
+        blocks.twin_next[before] = after
+    else:
+        bucket = find_bucket(blocks, base, mask, blocks.hash[block])
+        if after != NEVER:
+            blocks.bucket_block[bucket] = after
+        else:
+            close_bucket(blocks, base, mask, bucket)
+    blocks.hash[block] = NEVER
+
+
+@kernel
+def link_between(blocks: Blocks, block: int, before: int, after: int) -> None:
+    """Puts a block into the free list between two neighbours."""
+    blocks.previous[block] = before
+    blocks.next[block] = after
+    blocks.next[before] = block
+    blocks.previous[after] = block
+
+
+@kernel
+def unlink(blocks: Blocks, block: int) -> None:
+    """Takes a block out of the free list."""
+    before, after = blocks.previous[block], blocks.next[block]
+    blocks.next[before] = after
+    blocks.previous[after] = before
+
+
+@kernel
+def prepare_free_list(config: Config, blocks: Blocks, reg: Int64, replica: int) -> None:
+    """Links all blocks of a fresh replica in order, once."""
+    if not config.prefix_caching or reg[FREE_LIST_READY]:
+        return
+    first = replica * (config.num_blocks + 1)
+    sentinel = first + config.num_blocks
+    blocks.next[sentinel] = sentinel
+    blocks.previous[sentinel] = sentinel
+    for block in range(first, sentinel):
+        link_between(blocks, block, blocks.previous[sentinel], sentinel)
+    reg[FREE_LIST_READY] = 1
+
+
+@kernel
+def lookup(config: Config, requests: Requests, blocks: Blocks, replica: int, r: int, tokens: int, mask: int) -> tuple[int, int]:
+    """Longest cached prefix of request ``r`` in full blocks, leaving at least one of ``tokens`` to compute; and how many of
+    those blocks lie in the free list."""
+    base = replica * (mask + 1)
+    hits, free_hits = 0, 0
+    for i in range((tokens - 1) // config.block_size):
+        block = blocks.bucket_block[find_bucket(blocks, base, mask, block_id(requests, config, r, i))]
+        if block == NEVER:
+            break
+        hits += 1
+        free_hits += blocks.references[block] == 0
+    return hits, free_hits
+
+
+@kernel
+def take_hits(
+    config: Config, requests: Requests, blocks: Blocks, slots: Slots, reg: Int64, replica: int, slot: int, hits: int, mask: int
+) -> None:
+    """Gives the first ``hits`` cached blocks to a slot that holds none."""
+    base = replica * (mask + 1)
+    r = slots.request[slot]
+    for i in range(hits):
+        block = blocks.bucket_block[find_bucket(blocks, base, mask, block_id(requests, config, r, i))]
+        if blocks.references[block] == 0:
+            unlink(blocks, block)
+            reg[FREE_BLOCKS] -= 1
+        blocks.references[block] += 1
+        blocks.table[slot * config.table_width + i] = block
+    slots.held[slot] = hits
+    slots.cached[slot] = hits
+
+
+@kernel
+def publish(
+    config: Config, requests: Requests, blocks: Blocks, slots: Slots, replica: int, slot: int, tokens: int, mask: int
+) -> None:
+    """Gives a hash to the slot's blocks that are full within its first ``tokens`` tokens."""
+    base = replica * (mask + 1)
+    r = slots.request[slot]
+    for i in range(slots.cached[slot], tokens // config.block_size):
+        block = blocks.table[slot * config.table_width + i]
+        register(blocks, base, mask, block, block_id(requests, config, r, i))
+        slots.cached[slot] = i + 1
+
+
+@kernel
+def grow(
+    config: Config,
+    requests: Requests,
+    blocks: Blocks,
+    slots: Slots,
+    reg: Int64,
+    replica: int,
+    slot: int,
+    tokens: int,
+    mask: int,
+) -> bool:
+    """Blocks for ``tokens`` tokens of a slot; False, and nothing changed, where they are not free."""
+    need = blocks_for(tokens, config.block_size) - slots.held[slot]
+    if need > reg[FREE_BLOCKS]:
+        return False
+    if need > 0:
+        reg[FREE_BLOCKS] -= need
+    if config.prefix_caching:
+        sentinel = replica * (config.num_blocks + 1) + config.num_blocks
+        held = slots.held[slot]
+        for i in range(held, held + need):
+            block = blocks.next[sentinel]
+            unlink(blocks, block)
+            if blocks.hash[block] != NEVER:
+                forget(blocks, replica * (mask + 1), mask, block)
+            blocks.references[block] = 1
+            blocks.table[slot * config.table_width + i] = block
+        slots.held[slot] = held + max(need, 0)
+        publish(config, requests, blocks, slots, replica, slot, min(tokens, slots.total[slot]), mask)
+    elif need > 0:
+        slots.held[slot] += need
+    return True
+
+
+@kernel
+def release(config: Config, blocks: Blocks, slots: Slots, reg: Int64, replica: int, slot: int) -> None:
+    """Gives back all blocks of a slot."""
+    held = slots.held[slot]
+    if not config.prefix_caching:
+        reg[FREE_BLOCKS] += held
+    else:
+        sentinel = replica * (config.num_blocks + 1) + config.num_blocks
+        front = sentinel
+        for i in range(held - 1, -1, -1):
+            block = blocks.table[slot * config.table_width + i]
+            blocks.references[block] -= 1
+            if blocks.references[block] > 0:
+                continue
+            reg[FREE_BLOCKS] += 1
+            if blocks.hash[block] == NEVER:
+                link_between(blocks, block, front, blocks.next[front])
+                front = block
+            else:
+                link_between(blocks, block, blocks.previous[sentinel], sentinel)
+    slots.held[slot] = 0
+    slots.cached[slot] = 0

@@ -1,0 +1,244 @@
+"""The arrays that a replay owns. The caller allocates them once; kernels only read and write them.
+
+Everything is a flat array. A running request sits in a *slot*; slots of replica ``k`` are ``k * S .. k * S + S - 1``, so
+one index finds a request's state whatever its replica. Scalars of a replica are columns of ``regs``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+Float64 = npt.NDArray[np.float64]
+
+NEVER = -1
+FAR = 2**62
+"""A time after every event."""
+
+GAP_BITS = 8
+"""ITL bins an octave: 2 ** GAP_BITS, so a bin is at most 0.39 % wide."""
+GAP_BINS = (63 - GAP_BITS) << GAP_BITS
+
+# Columns of ``regs``: scalars of one replica.
+(
+    NEXT_EVENT,  # end of the executing batch, or FAR when idle
+    PREVIOUS_END,
+    FREE_BLOCKS,
+    RUNNING,
+    WAITING,
+    HEAD,  # of the waiting queue (fcfs) or the root of its heap (priority)
+    TAIL,
+    FREE_SLOTS,
+    FLIGHT,  # batches scheduled and not yet processed
+    FLIGHT_FIRST,  # ring position of the oldest
+    OUTSTANDING,  # requests routed here and not finished
+    STEPS,
+    SCHEDULED_TOKENS,
+    PREEMPTIONS,
+    HIT_TOKENS,
+    QUERIED_TOKENS,
+    MAX_USED_BLOCKS,
+    FREE_LIST_READY,
+    REGS,
+) = range(19)
+
+# Columns of ``meters``: time-weighted sums of one replica, in ps times the unit.
+BUSY, USED_BLOCKS, RUNNING_REQUESTS, BATCH_TOKENS, METERS = range(5)
+
+# Columns of ``cluster``: scalars of the whole replay.
+NEXT_ARRIVAL, ROUTER_NEXT, FINISHED, GAP_MAX_PS, CLUSTER = range(5)
+
+
+class Config(NamedTuple):
+    """Engine settings, all int64. Names follow the engine's where it has one."""
+
+    replicas: int
+    router: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+    num_blocks: int
+    batches_in_flight: int  # 1: synchronous, 2: asynchronous scheduling
+    long_prefill_token_threshold: int
+    threshold_binds_lone_request: int  # 0.11: also when only one request exists
+    enable_chunked_prefill: int
+    unchunked_looks_further: int  # 0.11: a prompt over the budget is passed over, 0.33: it stops admission
+    reserve_full_isl: int
+    watermark_blocks: int
+    max_model_len: int
+    priority_policy: int
+    prefix_caching: int
+    table_width: int  # block-table entries of a slot, with prefix caching
+
+
+ROUND_ROBIN, LEAST_OUTSTANDING = range(2)
+
+
+class Requests(NamedTuple):
+    """Input, one entry a request, in arrival order."""
+
+    arrival_ps: Int64
+    prompt_tokens: Int64
+    output_tokens: Int64
+    priority: Int64  # lower runs first; read under the priority policy only; shape (0,) otherwise
+    prefix_start: Int64  # shape (n + 1,): where a request's block ids start in ``prefix_ids``; (0,) without caching
+    prefix_ids: Int64  # chained ids of the prompt's leading full blocks, >= 0; blocks beyond them are the request's own
+
+
+class Outcome(NamedTuple):
+    """Output, one entry a request: times in ps, NEVER where it did not happen."""
+
+    admitted_ps: Int64
+    first_ps: Int64
+    last_ps: Int64
+    replica: Int32
+    generated: Int32
+    preemptions: Int32
+    hit_tokens: Int32
+    link: Int32  # waiting queue: next request (fcfs) or left child (priority)
+    right: Int32  # right child (priority); shape (0,) otherwise
+
+
+class Slots(NamedTuple):
+    """State of running requests, by slot; ``order`` and ``free`` hold slot numbers per replica."""
+
+    request: Int32
+    computed: Int64
+    total: Int64  # prompt + generated
+    left: Int64  # output tokens still to come
+    placeholders: Int64  # sampled tokens in flight
+    held: Int64  # KV blocks
+    cached: Int64  # leading blocks that carry a hash (prefix caching)
+    last_ps: Int64
+    running: Int32  # 0 after preemption while a token is still in flight
+    order: Int32  # running list in admission order
+    free: Int32  # stack of free slots
+
+
+class Flight(NamedTuple):
+    """Batches in flight: a ring of ``batches_in_flight`` a replica, each with room for all slots."""
+
+    slot: Int32
+    tokens: Int64
+    emits: Int32
+    size: Int64  # requests in the batch
+    duration_ps: Int64
+    scheduled_ps: Int64
+
+
+class Blocks(NamedTuple):
+    """Block identities, for prefix caching only (shape (0,) arrays otherwise). ``num_blocks + 1`` entries a replica: the
+    last is the sentinel of the free list."""
+
+    table: Int32
+    next: Int32
+    previous: Int32
+    hash: Int64
+    references: Int32
+    twin_next: Int32  # blocks of equal hash, oldest first
+    twin_previous: Int32
+    bucket_key: Int64
+    bucket_block: Int32
+
+
+class StepTimes(NamedTuple):
+    """The step-time record (see ``replay.steptime.record``) as the kernels read it."""
+
+    rest_ps: Int64
+    decode_table_ps: Int64
+    prefill_table_ps: Int64
+    law: Int64  # decode_linear, prefill_linear, host, host_per_request
+
+
+class Meters(NamedTuple):
+    """Accumulators of a replay."""
+
+    regs: Int64
+    meters: Float64
+    cluster: Int64
+    gaps: Int64  # ITL histogram, tokens by log-linear bin of ps
+
+
+class State(NamedTuple):
+    """All of a replay's arrays."""
+
+    slots: Slots
+    flight: Flight
+    blocks: Blocks
+    meters: Meters
+    outcome: Outcome
+
+
+def new_state(config: Config, n: int) -> State:
+    """Fresh state for ``n`` requests on ``config.replicas`` idle, empty replicas."""
+    slots = config.replicas * config.max_num_seqs
+    ring = config.replicas * config.batches_in_flight
+    i64, i32 = np.int64, np.int32
+    regs = np.zeros((config.replicas, REGS), i64)
+    regs[:, NEXT_EVENT] = FAR
+    regs[:, FREE_BLOCKS] = config.num_blocks
+    regs[:, HEAD] = regs[:, TAIL] = NEVER
+    regs[:, FREE_SLOTS] = config.max_num_seqs
+    caching = bool(config.prefix_caching)
+    blocks = config.replicas * (config.num_blocks + 1) if caching else 0
+    buckets = config.replicas * bucket_count(config.num_blocks) if caching else 0
+    return State(
+        slots=Slots(
+            request=np.full(slots, NEVER, i32),
+            computed=np.zeros(slots, i64),
+            total=np.zeros(slots, i64),
+            left=np.zeros(slots, i64),
+            placeholders=np.zeros(slots, i64),
+            held=np.zeros(slots, i64),
+            cached=np.zeros(slots, i64),
+            last_ps=np.zeros(slots, i64),
+            running=np.zeros(slots, i32),
+            order=np.zeros(slots, i32),
+            free=np.arange(slots, dtype=i32).reshape(config.replicas, config.max_num_seqs)[:, ::-1].copy().reshape(-1),
+        ),
+        flight=Flight(
+            slot=np.zeros(ring * config.max_num_seqs, i32),
+            tokens=np.zeros(ring * config.max_num_seqs, i64),
+            emits=np.zeros(ring * config.max_num_seqs, i32),
+            size=np.zeros(ring, i64),
+            duration_ps=np.zeros(ring, i64),
+            scheduled_ps=np.zeros(ring, i64),
+        ),
+        blocks=Blocks(
+            table=np.zeros(slots * config.table_width if caching else 0, i32),
+            next=np.zeros(blocks, i32),
+            previous=np.zeros(blocks, i32),
+            hash=np.full(blocks, NEVER, i64),
+            references=np.zeros(blocks, i32),
+            twin_next=np.full(blocks, NEVER, i32),
+            twin_previous=np.full(blocks, NEVER, i32),
+            bucket_key=np.zeros(buckets, i64),
+            bucket_block=np.full(buckets, NEVER, i32),
+        ),
+        meters=Meters(
+            regs=regs,
+            meters=np.zeros((config.replicas, METERS), np.float64),
+            cluster=np.zeros(CLUSTER, i64),
+            gaps=np.zeros(GAP_BINS, i64),
+        ),
+        outcome=Outcome(
+            admitted_ps=np.full(n, NEVER, i64),
+            first_ps=np.full(n, NEVER, i64),
+            last_ps=np.full(n, NEVER, i64),
+            replica=np.full(n, NEVER, i32),
+            generated=np.zeros(n, i32),
+            preemptions=np.zeros(n, i32),
+            hit_tokens=np.zeros(n, i32),
+            link=np.full(n, NEVER, i32),
+            right=np.full(n if config.priority_policy else 0, NEVER, i32),
+        ),
+    )
+
+
+def bucket_count(num_blocks: int) -> int:
+    """Buckets of a replica's hash table: a power of two, at most half full."""
+    return 1 << max(4, (2 * num_blocks - 1).bit_length())

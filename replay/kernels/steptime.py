@@ -1,0 +1,31 @@
+"""Duration of a step from the aggregates of its batch."""
+
+from __future__ import annotations
+
+from replay.kernels.jit import kernel
+from replay.kernels.loglinear import interpolate
+from replay.kernels.state import Config, StepTimes
+
+
+@kernel
+def attention_of_chunk(times: StepTimes, tokens: int, computed: int) -> int:
+    """Prefill attention of one chunk of more than one token behind ``computed`` tokens, ps."""
+    ps = times.law[1] * (tokens * (2 * computed + tokens + 1))
+    if times.prefill_table_ps.shape[0] > 0:
+        ps += interpolate(times.prefill_table_ps, tokens, computed)
+    return ps
+
+
+@kernel
+def step_ps(config: Config, times: StepTimes, tokens: int, decodes: int, context_tokens: int, chunks_ps: int, n: int) -> int:
+    """Time of a step with ``tokens`` tokens of ``n`` requests, of which ``decodes`` read ``context_tokens`` in all.
+
+    Host work is added in synchronous scheduling and hidden under the GPU in asynchronous scheduling.
+    """
+    gpu = times.rest_ps[tokens] + times.law[0] * context_tokens + chunks_ps
+    if decodes > 0 and times.decode_table_ps.shape[0] > 0:
+        gpu += interpolate(times.decode_table_ps, decodes, context_tokens // decodes)
+    host = times.law[2] + times.law[3] * n
+    if config.batches_in_flight > 1:
+        return max(gpu, host)
+    return gpu + host

@@ -1,0 +1,349 @@
+"""A naive twin of the vLLM v1 scheduler: objects, lists and dictionaries, one request and one block at a time.
+
+Written from the specification (engine semantics, sections 1.1 and 2), for reading rather than for speed. The kernels must
+give the same integers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Config:
+    S: int
+    B: int
+    bs: int
+    blocks: int
+    cost: tuple[int, int, int, int, int]
+    thr: int = 0
+    chunked: bool = True
+    full_isl: bool = True
+    watermark: float = 0.0
+    async_: bool = False
+    caching: bool = False
+    policy: str = "fcfs"
+    thr_binds_lone_request: bool = False
+    unchunked_looks_further: bool = False
+    max_model_len: int = 1 << 40
+
+
+@dataclass
+class Request:
+    index: int
+    arrival: int
+    P: int
+    N: int
+    priority: int = 0
+    prefix: tuple[int, int] | None = None
+    comp: int = 0
+    gen: int = 0
+    placeholders: int = 0
+    blocks: list[Block] = field(default_factory=list)
+    cached_blocks: int = 0
+    state: str = "new"
+    first: int = -1
+    last: int = -1
+    admitted: int = -1
+    preemptions: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return self.P + self.gen
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return (self.priority, self.index)
+
+    def block_hash(self, i: int, bs: int) -> tuple[str, int, int]:
+        if self.prefix is not None and (i + 1) * bs <= min(self.prefix[1], self.P):
+            return ("shared", self.prefix[0], i)
+        return ("own", self.index, i)
+
+
+@dataclass(eq=False)
+class Block:
+    id: int
+    hash: tuple[str, int, int] | None = None
+    refs: int = 0
+
+
+class Pool:
+    """Blocks in eviction order; hashed blocks stay findable while free."""
+
+    def __init__(self, n: int) -> None:
+        self.free = [Block(i) for i in range(n)]
+        self.cached: dict[tuple[str, int, int], list[Block]] = {}
+
+    def pop(self) -> Block:
+        block = self.free.pop(0)
+        if block.hash is not None:
+            same = self.cached[block.hash]
+            same.remove(block)
+            if not same:
+                del self.cached[block.hash]
+            block.hash = None
+        block.refs = 1
+        return block
+
+    def touch(self, block: Block) -> None:
+        if block.refs == 0:
+            self.free.remove(block)
+        block.refs += 1
+
+    def release(self, blocks: list[Block]) -> None:
+        done = []
+        for block in reversed(blocks):
+            block.refs -= 1
+            if block.refs == 0:
+                done.append(block)
+        self.free = [b for b in done if b.hash is None] + self.free + [b for b in done if b.hash is not None]
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+class Engine:
+    def __init__(self, config: Config, requests: list[Request]) -> None:
+        self.c = config
+        self.pool = Pool(config.blocks)
+        self.pending = sorted(requests, key=lambda r: (r.arrival, r.index))
+        self.requests = requests
+        self.waiting: list[Request] = []
+        self.running: list[Request] = []
+        self.steps = 0
+        self.end = 0
+        self.scheduled = 0
+        self.hits = 0
+        self.gaps: list[int] = []
+
+    # --- memory -------------------------------------------------------------------------------------------------
+    def lookup(self, r: Request) -> list[Block]:
+        found: list[Block] = []
+        if not self.c.caching:
+            return found
+        for i in range((r.num_tokens - 1) // self.c.bs):
+            same = self.pool.cached.get(r.block_hash(i, self.c.bs))
+            if not same:
+                break
+            found.append(same[0])
+        return found
+
+    def cache(self, r: Request, tokens: int) -> None:
+        if not self.c.caching:
+            return
+        for i in range(r.cached_blocks, tokens // self.c.bs):
+            block = r.blocks[i]
+            block.hash = r.block_hash(i, self.c.bs)
+            self.pool.cached.setdefault(block.hash, []).append(block)
+            r.cached_blocks = i + 1
+
+    def grow(self, r: Request, tokens: int) -> bool:
+        need = ceil_div(tokens, self.c.bs) - len(r.blocks)
+        if need > len(self.pool.free):
+            return False
+        r.blocks += [self.pool.pop() for _ in range(need)]
+        self.cache(r, min(tokens, r.num_tokens))
+        return True
+
+    def free(self, r: Request) -> None:
+        self.pool.release(r.blocks)
+        r.blocks = []
+        r.cached_blocks = 0
+
+    # --- one schedule -------------------------------------------------------------------------------------------
+    def schedule(self, now: int) -> list[tuple[Request, int, int]]:
+        """The batch as (request, tokens, computed before)."""
+        c = self.c
+        budget = c.B
+        batch: dict[int, tuple[Request, int, int]] = {}
+        thr = c.thr if c.thr_binds_lone_request or len(self.running) + len(self.waiting) > 1 else 0
+        preempted_any = False
+        i = 0
+        while i < len(self.running) and budget > 0:
+            r = self.running[i]
+            if r.placeholders > 0 and r.comp + 2 - r.placeholders >= r.P + r.N:
+                i += 1
+                continue
+            q = r.num_tokens + r.placeholders - r.comp
+            if 0 < thr < q:
+                q = thr
+            q = min(q, budget, c.max_model_len - 1 - r.comp)
+            if q <= 0:
+                i += 1
+                continue
+            granted = True
+            while not self.grow(r, r.comp + q):
+                victim = self.running[-1] if c.policy == "fcfs" else max(self.running, key=lambda x: x.key)
+                position = self.running.index(victim)
+                self.running.remove(victim)
+                if victim.index in batch:
+                    budget += batch.pop(victim.index)[1]
+                if position < i:
+                    i -= 1
+                self.preempt(victim)
+                preempted_any = True
+                if victim is r:
+                    granted = False
+                    break
+            if not granted:
+                if c.policy == "fcfs":
+                    break
+                continue
+            batch[r.index] = (r, q, r.comp)
+            budget -= q
+            i += 1
+        if not preempted_any:
+            while self.waiting and budget > 0 and len(self.running) < c.S:
+                r = self.waiting[0] if c.policy == "fcfs" else min(self.waiting, key=lambda x: x.key)
+                hit_blocks = self.lookup(r)
+                hit = len(hit_blocks) * c.bs
+                q = r.num_tokens - hit
+                if 0 < thr < q:
+                    q = thr
+                if not c.chunked and q > budget:
+                    break
+                q = min(q, budget)
+                free_hits = sum(1 for b in hit_blocks if b.refs == 0)
+                wm = int(c.watermark * (c.blocks + 1)) if self.running else 0
+                room = len(self.pool.free) - wm
+                if c.full_isl and ceil_div(r.num_tokens, c.bs) - len(hit_blocks) + free_hits > room:
+                    break
+                if ceil_div(hit + q, c.bs) - len(hit_blocks) + free_hits > room:
+                    break
+                self.waiting.remove(r)
+                self.running.append(r)
+                r.state = "running"
+                for b in hit_blocks:
+                    self.pool.touch(b)
+                r.blocks = list(hit_blocks)
+                r.cached_blocks = len(hit_blocks)
+                r.comp = hit
+                self.hits += hit
+                assert self.grow(r, hit + q)
+                batch[r.index] = (r, q, hit)
+                budget -= q
+                if r.admitted < 0:
+                    r.admitted = now
+        for r, q, _ in batch.values():
+            r.comp += q
+            if r.comp == r.num_tokens + r.placeholders:
+                r.placeholders += 1
+        return list(batch.values())
+
+    def preempt(self, r: Request) -> None:
+        self.free(r)
+        r.comp = 0
+        r.state = "preempted"
+        r.preemptions += 1
+        self.waiting.insert(0, r)
+
+    # --- one step's end -----------------------------------------------------------------------------------------
+    def duration(self, batch: list[tuple[Request, int, int]]) -> int:
+        w, a, b, e2, o = self.c.cost
+        T = sum(q for _, q, _ in batch)
+        K = sum(comp + 1 for _, q, comp in batch if q == 1)
+        A2 = sum(q * (2 * comp + q + 1) for _, q, comp in batch if q > 1)
+        return max(w, a * T) + b * K + e2 * A2 + o
+
+    def process(self, batch: list[tuple[Request, int, int]], end: int) -> None:
+        for r, q, comp in batch:
+            if comp + q < r.num_tokens:
+                continue
+            r.placeholders -= 1
+            r.gen += 1
+            if r.first < 0:
+                r.first = end
+            else:
+                self.gaps.append(end - r.last)
+            r.last = end
+            if r.state == "running":
+                self.cache(r, r.comp - r.placeholders)
+            if r.gen == r.N or r.num_tokens >= self.c.max_model_len:
+                if r.state == "running":
+                    self.running.remove(r)
+                    self.free(r)
+                else:
+                    self.waiting.remove(r)
+                r.state = "finished"
+
+    def arrivals(self, now: int) -> None:
+        while self.pending and self.pending[0].arrival <= now:
+            r = self.pending.pop(0)
+            r.state = "waiting"
+            self.waiting.append(r)
+
+    def count(self, batch: list[tuple[Request, int, int]]) -> None:
+        if batch:
+            self.steps += 1
+            self.scheduled += sum(q for _, q, _ in batch)
+
+    def run(self) -> None:
+        if self.c.async_:
+            self.run_async()
+        else:
+            self.run_sync()
+
+    def run_sync(self) -> None:
+        now = 0
+        while True:
+            self.arrivals(now)
+            if not self.waiting and not self.running:
+                if not self.pending:
+                    break
+                now = self.pending[0].arrival
+                continue
+            batch = self.schedule(now)
+            assert batch, "stuck"
+            self.count(batch)
+            now += self.duration(batch)
+            self.process(batch, now)
+            self.end = now
+
+    def run_async(self) -> None:
+        now = 0
+        previous_end = 0
+        queue: list[tuple[list[tuple[Request, int, int]], int]] = []
+        while True:
+            self.arrivals(now)
+            if not self.waiting and not self.running:
+                if queue:
+                    queue.clear()
+                if not self.pending:
+                    break
+                now = max(now, self.pending[0].arrival)
+                continue
+            while len(queue) < 2:
+                self.arrivals(now)
+                batch = self.schedule(now)
+                self.count(batch)
+                queue.append((batch, now))
+            batch, at = queue.pop(0)
+            if batch:
+                start = max(previous_end, at)
+                now = start + self.duration(batch)
+                previous_end = now
+                self.process(batch, now)
+                self.end = now
+            elif not any(b for b, _ in queue):
+                # Nothing in flight and nothing schedulable: only an arrival can change that.
+                assert self.pending or self.waiting, "stuck"
+
+
+def from_case(case: dict) -> tuple[Config, list[Request]]:
+    """A recorded case (engine semantics 8.3) as twin objects."""
+    config = Config(
+        S=case["S"], B=case["B"], bs=case["bs"], blocks=case["blocks"], cost=tuple(case["cost"]), thr=case["thr"],
+        chunked=case["chunked"], full_isl=case["full_isl"], watermark=case["watermark"], async_=case["async_"],
+        caching=case["caching"], policy=case["policy"],
+    )
+    requests = [
+        Request(
+            i, case["arrival"][i], case["P"][i], case["N"][i],
+            priority=case["priority"][i] if case["priority"] else 0,
+            prefix=tuple(case["prefix"][i]) if case["prefix"] else None,
+        )
+        for i in range(len(case["P"]))
+    ]
+    return config, requests
