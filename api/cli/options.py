@@ -1,0 +1,200 @@
+"""Options that several verbs share, and how their text becomes values of a spec."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from replay.specs import Objective, Scalar, Transform
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_OBJECTIVES = ("ttft_p99=2s", "itl_p99=100ms")
+"""Used, and said aloud, where a plan names no objective."""
+
+
+def options(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    """Several option decorators as one, shown in the order given."""
+
+    def apply(function: F) -> F:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return apply
+
+
+trace_argument = click.argument("trace", type=click.Path(path_type=Path))
+
+model_option = click.option(
+    "--model", required=True, help="Catalogue key, Hugging Face id, or path to a config.json. [required]"
+)
+
+engine_options = options(
+    click.option("--engine", default="vllm-0.33", show_default=True, help="Engine preset, or path to a JSON file."),
+    click.option(
+        "--set", "sets", multiple=True, metavar="KNOB=VALUE", help="Override an engine knob, e.g. max_num_seqs=256. Repeatable."
+    ),
+    click.option("--weight-dtype", help="bf16, fp8, int4, ...; default: as the model is published."),
+    click.option("--kv-dtype", help="KV cache dtype, e.g. fp8; default: bf16 or the model's own."),
+    click.option("--max-model-len", type=int, help="Longest context to serve; default: the model's maximum."),
+)
+
+router_option = click.option(
+    "--router",
+    type=click.Choice(["round_robin", "least_outstanding"]),
+    default="round_robin",
+    show_default=True,
+    help="How requests are spread over replicas.",
+)
+
+transform_options = options(
+    click.option("--growth", type=float, default=1.0, show_default=True, help="Load factor, e.g. 1.5 for next year's load."),
+    click.option("--window", metavar="START:END", help="Only this part of the trace, in seconds from its first request."),
+    click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything that draws."),
+)
+
+format_options = options(
+    click.option("--format", "format_", metavar="NAME", help="Trace format; default: recognised from the file."),
+    click.option(
+        "--map",
+        "mapping",
+        multiple=True,
+        metavar="FIELD=COLUMN",
+        help="Take FIELD (arrival, prompt_tokens, output_tokens, ...) from COLUMN. Repeatable.",
+    ),
+    click.option("--time-unit", type=click.Choice(["s", "ms", "us", "ns"]), help="Unit of numeric times."),
+    click.option("--time-zone", metavar="ZONE", help="IANA zone of times without one; default UTC, and said."),
+)
+
+price_options = options(
+    click.option("--price-provider", metavar="NAME", help="Only offers of this provider."),
+    click.option("--price-region", metavar="NAME", help="Only offers in this region."),
+    click.option("--price-term", default="on_demand", show_default=True, metavar="TERM", help="on_demand, spot, ..."),
+    click.option(
+        "--price-usd-per-gpu-hour",
+        "own_prices",
+        multiple=True,
+        metavar="GPU=USD",
+        help="Your own price; beats the catalogue. Repeatable.",
+    ),
+)
+
+
+def comma_list(values: Sequence[str]) -> tuple[str, ...]:
+    """``("H100,A100", "L40S")`` -> ``("H100", "A100", "L40S")``; repeats are dropped."""
+    parts = [part.strip() for value in values for part in value.split(",")]
+    return tuple(dict.fromkeys(part for part in parts if part))
+
+
+def comma_ints(values: Sequence[str], option: str) -> tuple[int, ...]:
+    """``("1,2,4",)`` -> ``(1, 2, 4)``.
+
+    Raises:
+        click.UsageError: where a part is no whole number.
+    """
+    try:
+        return tuple(int(part) for part in comma_list(values))
+    except ValueError as error:
+        raise click.UsageError(f"{option} takes whole numbers, e.g. {option} 1,2,4; got {','.join(values)!r}") from error
+
+
+def pairs(values: Sequence[str], option: str, example: str) -> dict[str, str]:
+    """``("a=1", "b=2")`` -> ``{"a": "1", "b": "2"}``.
+
+    Raises:
+        click.UsageError: where ``=`` is missing or a key is given twice.
+    """
+    out: dict[str, str] = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise click.UsageError(f"{option} takes KEY=VALUE, e.g. {option} {example}; got {value!r}")
+        if key in out:
+            raise click.UsageError(f"{option} {key} is given twice")
+        out[key] = text.strip()
+    return out
+
+
+def scalar(text: str) -> Scalar:
+    """``"256"`` -> 256, ``"0.9"`` -> 0.9, ``"true"`` -> True, other text stays text."""
+    lowered = text.lower()
+    if lowered in ("true", "false"):
+        return lowered == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def objectives_of(slo: Sequence[str]) -> tuple[tuple[Objective, ...], str | None]:
+    """The objectives of ``--slo``, and a sentence if the default ones were taken."""
+    from replay.specs import parse_objective
+
+    chosen = comma_list(slo)
+    note = None
+    if not chosen:
+        chosen = DEFAULT_OBJECTIVES
+        note = f"no --slo given: planning for {' and '.join(DEFAULT_OBJECTIVES)}; name your own with --slo"
+    return tuple(parse_objective(text) for text in chosen), note
+
+
+def transform_of(growth: float, window: str | None) -> Transform:
+    """The transform of ``--growth`` and ``--window START:END`` (either end may be left out)."""
+    from replay.specs import Transform
+
+    start: float | None = None
+    end: float | None = None
+    if window is not None:
+        first, colon, last = window.partition(":")
+        try:
+            start, end = (float(first) if first else None), (float(last) if last else None)
+        except ValueError:
+            colon = ""
+        if not colon:
+            raise click.UsageError(f"--window takes START:END in seconds, e.g. --window 0:3600; got {window!r}")
+    return Transform.model_validate({"growth": growth, "window_start_s": start, "window_end_s": end})
+
+
+def engine_of(engine: str, sets: Sequence[str]) -> dict[str, Any]:
+    """The engine part of a spec: a preset's name, or a JSON file ``{"preset": ..., "overrides": {...}}``, plus ``--set``."""
+    spec: dict[str, Any] = {"preset": engine, "overrides": {}}
+    if engine.endswith(".json") or "/" in engine:
+        loaded = load_json(Path(engine), "--engine")
+        spec = {"preset": loaded.get("preset", "vllm-0.33"), "overrides": dict(loaded.get("overrides", {}))}
+    spec["overrides"].update({k: scalar(v) for k, v in pairs(sets, "--set", "max_num_seqs=256").items()})
+    return spec
+
+
+def own_prices_of(values: Sequence[str]) -> dict[str, float]:
+    """``("H100=2.5",)`` -> ``{"H100": 2.5}``."""
+    out = {}
+    for gpu, text in pairs(values, "--price-usd-per-gpu-hour", "H100-SXM=2.50").items():
+        try:
+            out[gpu] = float(text)
+        except ValueError as error:
+            raise click.UsageError(f"--price-usd-per-gpu-hour {gpu}: {text!r} is no number of dollars") from error
+    return out
+
+
+def load_json(path: Path, option: str) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        click.UsageError: where the file holds no JSON object.
+    """
+    try:
+        loaded = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise click.UsageError(f"{option}: {path} is no JSON file: {error}") from error
+    if not isinstance(loaded, dict):
+        raise click.UsageError(f"{option}: {path} holds no JSON object")
+    return loaded

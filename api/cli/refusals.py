@@ -1,0 +1,113 @@
+"""Refusals on the command line: the same problem document as the API's, or the same words as sentences."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import click
+
+_OPTION_OF_FIELD = {
+    "slo": "--slo",
+    "objectives": "--slo",
+    "model": "--model",
+    "gpu": "--gpu",
+    "gpus": "--gpu",
+    "tp": "--tp",
+    "replicas": "--replicas",
+    "router": "--router",
+    "seed": "--seed",
+    "growth": "--growth",
+    "window_start_s": "--window",
+    "window_end_s": "--window",
+    "preset": "--engine",
+    "engine": "--engine",
+    "overrides": "--set",
+    "usd_per_gpu_hour": "--price-usd-per-gpu-hour",
+    "provider": "--price-provider",
+    "region": "--price-region",
+    "term": "--price-term",
+    "max_gpus": "--max-gpus",
+    "max_usd_per_hour": "--max-usd-per-hour",
+    "weight_dtype": "--weight-dtype",
+    "kv_dtype": "--kv-dtype",
+    "max_model_len": "--max-model-len",
+}
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a verb did not run. ``errors`` are dictionaries as in the API's problem documents."""
+
+    code: str
+    detail: str
+    errors: list[dict[str, Any]] = field(default_factory=list)
+    title: str = "The request cannot be carried out as written"
+    status: int = 422
+    exit_code: int = 2
+
+    def problem(self) -> dict[str, Any]:
+        """The problem document (RFC 9457 members ``type``, ``title``, ``status``, ``detail`` plus ours)."""
+        return {
+            "type": "about:blank",
+            "title": self.title,
+            "status": self.status,
+            "detail": self.detail,
+            "code": self.code,
+            "errors": self.errors,
+        }
+
+
+def option_of(field_path: str) -> str:
+    """``transform.growth`` -> ``--growth``; an unknown path is shown as it is."""
+    for part in reversed(field_path.split(".")):
+        if part in _OPTION_OF_FIELD:
+            return _OPTION_OF_FIELD[part]
+    return field_path
+
+
+def refusal_from(error: Exception) -> Refusal | None:
+    """The refusal that ``error`` stands for; ``None`` if it is a fault of ours."""
+    if isinstance(error, click.ClickException):
+        where = error.param.opts[0] if isinstance(error, click.BadParameter) and error.param else None
+        faults = [{"detail": error.message, "field": where}] if where else []
+        return Refusal("usage", error.format_message(), faults, title="The command cannot be read")
+    if isinstance(error, (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)):
+        name = error.filename or ""
+        return Refusal("file.unreadable", f"cannot open {name}: {(error.strerror or '').lower()}", title="File problem")
+
+    from pydantic import ValidationError
+
+    from replay.errors import ReplayError
+
+    if isinstance(error, ReplayError):
+        faults = [{k: v for k, v in asdict(one).items() if v is not None} for one in error.errors]
+        title = "The trace cannot be read" if error.code.startswith("trace") else Refusal.title
+        return Refusal(error.code, error.detail, faults, title=title)
+    if isinstance(error, ValidationError):
+        faults = [
+            {"detail": one["msg"].removeprefix("Value error, "), "field": ".".join(str(p) for p in one["loc"])}
+            for one in error.errors(include_url=False, include_context=False, include_input=False)
+        ]
+        first = faults[0]
+        detail = f"{option_of(first['field'])}: {first['detail']}" if first["field"] else first["detail"]
+        return Refusal("spec.invalid", detail, faults)
+    return None
+
+
+def print_refusal(refusal: Refusal, *, as_json: bool) -> None:
+    """With ``--json`` the problem on stdout; else sentences on stderr, each with its field and its cure."""
+    if as_json:
+        click.echo(json.dumps(refusal.problem(), indent=2))
+        return
+    click.echo(f"capreplay: {refusal.detail}", err=True)
+    for one in refusal.errors:
+        where = one.get("field")
+        place = [option_of(where)] if where else []
+        place += [f"line {one['line']}"] if one.get("line") is not None else []
+        place += [f"column {one['column']}"] if one.get("column") else []
+        cure = one.get("cure")
+        text = one["detail"] if not cure or cure == one["detail"] else f"{one['detail']} ({cure})"
+        if text != refusal.detail or place:
+            click.echo(f"  {', '.join(place) + ': ' if place else ''}{text}", err=True)

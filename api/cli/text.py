@@ -1,0 +1,97 @@
+"""Reports as plain text: the verdict first, then a table, what does not work and why, the price, the warnings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from api.cli.output import table
+from api.reports.formats import duration, seconds, usd
+
+Document = dict[str, Any]
+
+
+def plan_text(document: Document) -> str:
+    """A plan's report document as text for a terminal."""
+    parts = [document["verdict"]["sentence"], "", _workload_line(document), f"Objectives: {'; '.join(document['objectives'])}"]
+    if document["recommendations"]:
+        parts += ["", _recommendation_table(document)]
+    if document["infeasible"]:
+        rows = [(one["gpu"], str(one["tp"]), one["reason"]) for one in document["infeasible"]]
+        parts += ["", "No answer:", table(("GPU", "TP", "reason"), rows, left=(0, 2))]
+    prices = dict.fromkeys(price_sentence(one) for one in document["recommendations"])
+    parts += ["", *prices] if prices else []
+    parts += _trust_lines(document, [one["step_time"] for one in document["recommendations"]])
+    return "\n".join(parts + _warnings(document))
+
+
+def replay_text(document: Document, kernel_s: float, wall_s: float) -> str:
+    """A replay's report document as text for a terminal."""
+    run = document["operating"]
+    names = ("mean", "p50", "p90", "p95", "p99", "max")
+    rows = [
+        (key.removesuffix("_s").replace("_", " "), *(seconds(stats[name]) for name in names), f"{stats['n']:,}")
+        for key, stats in run["metrics"].items()
+    ]
+    rejected = ", ".join(f"{n:,} {reason}" for reason, n in run["rejected"].items()) or "none"
+    facts = (
+        f"Load factor {run['load_factor']:.3g} (1 = capacity), sustainable {run['sustainable_rps']:.3g} requests/s; "
+        f"KV use mean {run['kv_usage_mean']:.0%}, max {run['kv_usage_max']:.0%}; mean batch {run['batch_mean']:.1f}; "
+        f"busy {run['busy_fraction']:.0%}."
+    )
+    counts = (
+        f"{run['requests']:,} requests: {run['finished']:,} finished, rejected: {rejected}; "
+        f"{run['preemptions']:,} preemptions; {run['steps']:,} engine steps ({run['loop']} loop)."
+    )
+    parts = [document["verdict"]["sentence"], "", _workload_line(document), counts, facts]
+    if run["saturated"]:
+        parts.append("SATURATED: these latencies grow with the length of the trace and are no operating point.")
+    parts += ["", table(("latency", *names, "samples"), rows), "", price_sentence(document["cost"])]
+    parts += _trust_lines(document, [document["step_time"]])
+    parts.append(f"Simulated in {kernel_s:.3g} s of compiled code, {wall_s:.3g} s in all.")
+    return "\n".join(parts + _warnings(document))
+
+
+def price_sentence(cost: Document) -> str:
+    """Provider, region, term and date of the price behind a cost; or why there is none."""
+    price = cost["price"]
+    if price is None:
+        return f"Price: none. {cost['price_reason'] or ''}".rstrip()
+    date = f", as of {price['date']}" if price["date"] else ""
+    whole = ""
+    if price["gpus_per_instance"] > 1:
+        whole = f"; sold in whole instances of {price['gpus_per_instance']} ({price['instance_type']})"
+    where = f"{price['provider']}, {price['region']}, {price['term']}{date}"
+    gpu = f"{cost['gpu']}: " if "gpu" in cost else ""
+    return f"Price: {gpu}{price['usd_per_gpu_hour']:.4g} USD per GPU-hour ({where}){whole}."
+
+
+def _recommendation_table(document: Document) -> str:
+    head = ["", "GPU", "TP", "replicas", "GPUs", "USD/hour", "USD/month", "USD/1M output"]
+    first = document["recommendations"][0]
+    head += [one["name"].replace("_", " ") for one in first["objectives"]] + ["load"]
+    rows = []
+    for one in document["recommendations"]:
+        cells = [str(one["rank"]), one["gpu"], str(one["tp"]), str(one["replicas"]), str(one["gpus"])]
+        cells += [usd(one["usd_per_hour"]), usd(one["usd_per_month"]), usd(one["usd_per_1m_output_tokens"])]
+        cells += [seconds(outcome["value_s"]) for outcome in one["objectives"]] + [f"{one['load_factor']:.0%}"]
+        rows.append(cells)
+    return table(head, rows, left=(1,))
+
+
+def _workload_line(document: Document) -> str:
+    load = document["workload"]
+    growth = load["transform"]["growth"]
+    grown = f", at {growth:g} times the load" if growth != 1 else ""
+    rate = f", {load['mean_rps']:.3g} requests/s on average" if load["mean_rps"] is not None else ""
+    excluded = sum(load["excluded"].values())
+    left_out = f"; {excluded:,} left out ({', '.join(load['excluded'])})" if excluded else ""
+    return f"Workload: {load['requests']:,} requests over {duration(load['span_s'])}{rate}{grown}{left_out}."
+
+
+def _trust_lines(document: Document, step_times: list[Document]) -> list[str]:
+    by_gpu = dict.fromkeys(f"{one['provenance']}: {one['stated_error']} ({one['calibration_id']})" for one in step_times)
+    return ["", *(f"Step times {line}." for line in by_gpu)] if by_gpu else []
+
+
+def _warnings(document: Document) -> list[str]:
+    return ["", *(f"Warning: {one}" for one in document["warnings"])] if document["warnings"] else []

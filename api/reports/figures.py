@@ -1,0 +1,142 @@
+"""Plotly figures as plain dictionaries (``data``, ``layout``); a unit test checks them against Plotly's own schema.
+
+Built without importing plotly, which takes a second. Colours are Okabe and Ito's, told apart by colour-blind readers;
+no meaning is carried by colour alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from replay.planning.document import CurvePoint, MemoryBreakdown, Metrics, ObjectiveOutcome, Recommendation, WorkloadSeries
+
+Figure = dict[str, Any]
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", "#F0E442")
+_GRID = "#d9dee3"
+_TIME_UNITS = ((2 * 86400.0, 86400.0, "days"), (2 * 3600.0, 3600.0, "hours"), (300.0, 60.0, "minutes"))
+
+
+def time_unit(span_s: float) -> tuple[float, str]:
+    """Seconds in the unit that suits a time axis of this span, and its name."""
+    for least, size, name in _TIME_UNITS:
+        if span_s >= least:
+            return size, name
+    return 1.0, "seconds"
+
+
+def layout(x: str, y: str, **more: Any) -> Figure:
+    """The common layout: both axes titled, room for labels, a legend above the plot."""
+    axis = {"gridcolor": _GRID, "zerolinecolor": _GRID, "automargin": True}
+    base: Figure = {
+        "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#1b2733"},
+        "paper_bgcolor": "#ffffff",
+        "plot_bgcolor": "#ffffff",
+        "margin": {"l": 60, "r": 20, "t": 40, "b": 50},
+        "height": 340,
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        "xaxis": {"title": {"text": x}, **axis},
+        "yaxis": {"title": {"text": y}, "rangemode": "tozero", **axis},
+    }
+    for key, value in more.items():
+        base[key] = {**base[key], **value} if isinstance(base.get(key), dict) and isinstance(value, dict) else value
+    return base
+
+
+def workload(series: WorkloadSeries) -> Figure:
+    """Requests and tokens per second over time."""
+    span = series.start_s[-1] + series.bin_s if series.start_s else series.bin_s
+    size, name = time_unit(span)
+    x = [start / size for start in series.start_s]
+
+    def line(label: str, counts: Sequence[int], colour: str, dash: str, axis: str) -> Figure:
+        y = [count / series.bin_s for count in counts]
+        style = {"color": colour, "dash": dash, "shape": "hv", "width": 1.5}
+        return {"type": "scatter", "mode": "lines", "name": label, "x": x, "y": y, "line": style, "yaxis": axis}
+
+    data = [
+        line("requests/s", series.requests, COLOURS[0], "solid", "y"),
+        line("prompt tokens/s", series.prompt_tokens, COLOURS[5], "dot", "y2"),
+        line("output tokens/s", series.output_tokens, COLOURS[2], "dash", "y2"),
+    ]
+    right = {"title": {"text": "tokens per second"}, "overlaying": "y", "side": "right", "rangemode": "tozero"}
+    more = {"yaxis2": {**right, "showgrid": False, "automargin": True}, "margin": {"r": 60}}
+    return {"data": data, "layout": layout(f"time from the start ({name})", "requests per second", **more)}
+
+
+def alternatives(recommendations: Sequence[Recommendation]) -> Figure | None:
+    """Cost of each feasible candidate, cheapest first; ``None`` where none has a price."""
+    priced = [one for one in recommendations if one.usd_per_hour is not None]
+    if not priced:
+        return None
+    bar = {
+        "type": "bar",
+        "x": [f"{one.gpu}, TP {one.tp}, {one.replicas} replicas" for one in priced],
+        "y": [one.usd_per_hour for one in priced],
+        "text": [f"{one.gpus} GPUs" for one in priced],
+        "textposition": "outside",
+        "cliponaxis": False,
+        "marker": {"color": COLOURS[0]},
+        "name": "USD per hour",
+    }
+    return {"data": [bar], "layout": layout("candidate", "USD per hour", xaxis={"type": "category"}, showlegend=False)}
+
+
+def _share_of_limit(outcome: ObjectiveOutcome) -> float | None:
+    return None if outcome.value_s is None else outcome.value_s / outcome.threshold_s
+
+
+def capacity(curve: Sequence[CurvePoint]) -> Figure:
+    """Each objective's value as a share of its limit, and the load factor, against the number of replicas."""
+    x = [point.replicas for point in curve]
+    names = [outcome.name for outcome in curve[0].objectives] if curve else []
+    data: list[Figure] = []
+    for i, name in enumerate(names):
+        y = [_share_of_limit(point.objectives[i]) for point in curve]
+        style = {"color": COLOURS[i % len(COLOURS)]}
+        marker = {"symbol": ["circle" if point.passed else "x" for point in curve], "size": 10}
+        data.append({"type": "scatter", "mode": "lines+markers", "name": name, "x": x, "y": y, "line": style, "marker": marker})
+    load = [point.load_factor for point in curve]
+    grey = {"color": "#555555", "dash": "dot"}
+    data.append({"type": "scatter", "mode": "lines", "name": "load factor", "x": x, "y": load, "line": grey})
+    limit = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1, "line": {"color": "#b00020", "width": 1.5}}
+    note = {"xref": "paper", "x": 1, "xanchor": "right", "y": 0, "yanchor": "bottom", "text": "limit", "showarrow": False}
+    more = {
+        "shapes": [limit],
+        "annotations": [note],
+        "yaxis": {"type": "log", "rangemode": "normal"},
+        "xaxis": {"dtick": max(1, (max(x) - min(x)) // 12) if x else 1},
+    }
+    return {"data": data, "layout": layout("replicas", "share of the limit (log scale)", **more)}
+
+
+def memory(stacks: Sequence[tuple[str, MemoryBreakdown]]) -> Figure:
+    """What each GiB of a GPU is used for, one bar a deployment."""
+    names = list(dict.fromkeys(part.name for _, stack in stacks for part in stack.parts))
+    labels = [label for label, _ in stacks]
+    patterns = ("", "/", "x", ".", "-", "|", "+", "\\")
+    data = []
+    for i, name in enumerate(names):
+        gib = [sum(part.gib for part in stack.parts if part.name == name) for _, stack in stacks]
+        marker = {"color": COLOURS[i % len(COLOURS)], "pattern": {"shape": patterns[i % len(patterns)], "solidity": 0.2}}
+        data.append({"type": "bar", "orientation": "h", "name": name, "y": labels, "x": gib, "marker": marker})
+    more = {
+        "barmode": "stack",
+        "height": 160 + 40 * len(stacks),
+        "yaxis": {"autorange": "reversed", "type": "category", "rangemode": "normal"},
+    }
+    return {"data": data, "layout": layout("GiB per GPU", "", **more)}
+
+
+def latency(metrics: Metrics) -> Figure:
+    """Percentiles of each latency metric, log scale."""
+    names = ("p50", "p90", "p95", "p99")
+    shown = (("TTFT", metrics.ttft_s), ("ITL", metrics.itl_s), ("TPOT", metrics.tpot_s), ("E2E", metrics.e2e_s))
+    data = []
+    for i, name in enumerate(names):
+        y = [getattr(stats, name) for _, stats in shown]
+        x = [label for label, _ in shown]
+        data.append({"type": "bar", "name": name, "x": x, "y": y, "marker": {"color": COLOURS[i]}})
+    more = {"barmode": "group", "yaxis": {"type": "log", "rangemode": "normal"}}
+    return {"data": data, "layout": layout("metric", "seconds (log scale)", **more)}

@@ -1,0 +1,118 @@
+"""A report document as an HTML page, served or standing alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from api.reports import sections
+from api.reports.environment import STATIC_FOLDER, environment
+from api.reports.tables import Table
+from replay.planning.document import PlanReport, Recommendation, ReplayReport, parse_report
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One deployment's part of the page: objectives, latency, load, and the curve where there is one."""
+
+    name: str
+    objectives: Table
+    latency: sections.Chart
+    operating: Table
+    capacity: sections.Chart | None
+    evidence: str | None
+
+
+def page(document: dict[str, Any], *, standalone: bool) -> str:
+    """The whole page; see ``api.reports.render_html``."""
+    inside = {}
+    if standalone:
+        inside = {
+            "styles": Markup((STATIC_FOLDER / "capreplay.css").read_text(encoding="utf-8")),
+            "plotly": Markup(plotly_script()),
+            "charts": Markup((STATIC_FOLDER / "charts.js").read_text(encoding="utf-8")),
+        }
+    return environment().get_template("report_file.html").render(standalone=standalone, **inside, **context(document))
+
+
+def context(document: dict[str, Any]) -> dict[str, Any]:
+    """What ``report_body.html`` needs, for the page of the service as for the file.
+
+    Raises:
+        pydantic.ValidationError: where ``document`` is no ``capreplay.report/1`` document.
+    """
+    report = parse_report(document)
+    named = sections.deployments(report)
+    is_plan = isinstance(report, PlanReport)
+    return {
+        "report": report,
+        "title": report.name or f"{'Plan' if is_plan else 'Replay'} for {report.model}",
+        "candidates": _candidates(report),
+        "best": report.recommendations[0] if isinstance(report, PlanReport) and report.recommendations else None,
+        "alternatives": sections.alternatives(report) if isinstance(report, PlanReport) else None,
+        "infeasible": sections.infeasible(report) if isinstance(report, PlanReport) else None,
+        "facts": sections.facts(report.workload),
+        "lengths": sections.lengths(report.workload),
+        "load": sections.workload(report.workload),
+        "memory": sections.memory([(name, stack) for name, stack, _ in named]),
+        "costs": sections.costs([(name, cost) for name, _, cost in named]),
+        "engine": _first_engine(report),
+        "ingest": flatten(report.workload.ingest),
+    }
+
+
+def _candidates(report: PlanReport | ReplayReport) -> list[Candidate]:
+    if isinstance(report, PlanReport):
+        return [_recommended(one) for one in report.recommendations]
+    run = report.operating
+    name = sections.label(report.gpu, report.tp, report.replicas)
+    outcomes = sections.objectives(run.objectives)
+    return [Candidate(name, outcomes, sections.latency(run.metrics), sections.operating(run), None, None)]
+
+
+def _recommended(one: Recommendation) -> Candidate:
+    name = sections.label(one.gpu, one.tp, one.replicas)
+    curve = sections.capacity(one.curve, f"capacity-{one.rank}", f"TP{one.tp} {one.gpu}")
+    latency = sections.latency(one.metrics)
+    return Candidate(name, sections.objectives(one.objectives), latency, sections.operating(one), curve, one.evidence.sentence)
+
+
+def _first_engine(report: PlanReport | ReplayReport) -> Any:
+    if isinstance(report, ReplayReport):
+        return report.engine
+    return report.recommendations[0].engine if report.recommendations else None
+
+
+def flatten(facts: Any, prefix: str = "", limit: int = 60) -> list[tuple[str, str]]:
+    """Nested facts as ``(name, value)`` rows; lists of more than eight entries are counted, not shown."""
+    rows: list[tuple[str, str]] = []
+    for key, value in facts.items():
+        name = f"{prefix}{key}".replace("_", " ")
+        if isinstance(value, dict):
+            rows += flatten(value, f"{name}: ", limit)
+        elif isinstance(value, list):
+            scalars = all(not isinstance(item, (dict, list)) for item in value)
+            if value:
+                rows.append((name, ", ".join(map(str, value)) if scalars and len(value) <= 8 else f"{len(value)} entries"))
+        elif value is not None:
+            rows.append((name, f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)))
+    return rows[:limit]
+
+
+def plotly_file() -> Path:
+    """The ``plotly.min.js`` of the installed package, found without importing it."""
+    spec = find_spec("plotly")
+    if spec is None or spec.origin is None:
+        raise RuntimeError("the plotly package is not installed; charts need it")
+    return Path(spec.origin).parent / "package_data" / "plotly.min.js"
+
+
+@cache
+def plotly_script() -> str:
+    """Plotly's script, safe inside a ``<script>`` element."""
+    return plotly_file().read_text(encoding="utf-8").replace("</script", "<\\/script")

@@ -1,0 +1,241 @@
+"""Report documents made for tests of what renders them. The figures are invented and internally consistent."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+OBJECTIVES = (("ttft_p99", "ttft", 99.0, 2.0), ("itl_p99", "itl", 99.0, 0.1))
+
+
+def stats(scale: float) -> dict[str, Any]:
+    return {"n": 1000, "mean": scale, "p50": scale * 0.9, "p90": scale * 1.5, "p95": scale * 1.8, "p99": scale * 2.2, "max": scale * 4}
+
+
+def outcomes(ttft: float, itl: float) -> list[dict[str, Any]]:
+    rows = []
+    for (name, metric, percentile, limit), value in zip(OBJECTIVES, (ttft, itl), strict=True):
+        row = {"name": name, "metric": metric, "percentile": percentile, "threshold_s": limit, "value_s": value}
+        rows.append(row | {"met": value <= limit, "margin": 1 - value / limit})
+    return rows
+
+
+def point(replicas: int, tp: int = 1, price: float | None = 2.5) -> dict[str, Any]:
+    load = 2.4 / replicas
+    ttft = 0.3 * replicas**-0.5 if load < 1 else 40.0 * load
+    itl = 0.02 + 0.05 * load
+    return {
+        "replicas": replicas,
+        "gpus": replicas * tp,
+        "load_factor": load,
+        "saturated": load > 1,
+        "passed": load <= 1 and ttft <= 2 and itl <= 0.1,
+        "objectives": outcomes(ttft, itl),
+        "preemptions": 3 if load > 1 else 0,
+        "rejected": {},
+        "usd_per_hour": None if price is None else price * replicas * tp,
+    }
+
+
+def memory(total: float = 79.19) -> dict[str, Any]:
+    parts = [("weights", 14.99), ("KV cache", 53.0), ("activations", 2.1), ("non-torch", 0.4), ("CUDA graphs", 0.8)]
+    parts.append(("unused", total - sum(gib for _, gib in parts)))
+    return {
+        "parts": [{"name": name, "gib": gib} for name, gib in parts],
+        "total_gib": total,
+        "kv_blocks": 27136,
+        "kv_tokens": 434176,
+        "kv_bytes_per_token": 131072.0,
+        "block_size": 16,
+        "max_concurrency": 3.31,
+        "notes": ["CUDA graphs are estimated"],
+    }
+
+
+def operating(ttft: float = 0.2, itl: float = 0.06, load: float = 0.8) -> dict[str, Any]:
+    return {
+        "metrics": {
+            "ttft_s": stats(ttft / 2.2),
+            "ttft_from_admission_s": stats(ttft / 3),
+            "itl_s": stats(itl / 2.2),
+            "tpot_s": stats(itl / 2),
+            "e2e_s": stats(5.0),
+            "queue_s": stats(0.004),
+        },
+        "objectives": outcomes(ttft, itl),
+        "load_factor": load,
+        "headroom": 1 / load - 1,
+        "offered_rps": 5.6,
+        "sustainable_rps": 5.6 / load,
+        "saturated": load > 1,
+        "requests": 20000,
+        "finished": 19999,
+        "rejected": {"too_long_for_model": 1},
+        "preemptions": 12,
+        "kv_usage_mean": 0.31,
+        "kv_usage_max": 0.92,
+        "batch_mean": 42.5,
+        "busy_fraction": 0.97,
+        "steps": 123456,
+        "duration_s": 3612.5,
+        "prompt_tokens": 22_000_000,
+        "output_tokens": 4_100_000,
+        "output_tokens_per_s": 1134.9,
+        "loop": "general",
+        "notes": ["one note of the run"],
+    }
+
+
+def cost(per_gpu: float | None, gpus: int) -> dict[str, Any]:
+    if per_gpu is None:
+        nothing = dict.fromkeys(("usd_per_hour", "usd_per_month", "usd_per_1m_output_tokens", "usd_per_1m_tokens", "price"))
+        return nothing | {"price_reason": "no offer in the catalogue for this GPU type; give your own price"}
+    hour = per_gpu * gpus
+    price = {
+        "price_id": "aws-p5-us-east-1",
+        "provider": "AWS",
+        "region": "us-east-1",
+        "term": "on_demand",
+        "date": "2026-07-20",
+        "instance_type": "p5.48xlarge",
+        "gpus_per_instance": 1,
+        "instances": gpus,
+        "paid_gpus": gpus,
+        "usd_per_instance_hour": per_gpu,
+        "usd_per_gpu_hour": per_gpu,
+        "source": "price table of the provider",
+        "notes": "",
+    }
+    return {
+        "usd_per_hour": hour,
+        "usd_per_month": hour * 730,
+        "usd_per_1m_output_tokens": hour / 4.1,
+        "usd_per_1m_tokens": hour / 26.1,
+        "price": price,
+        "price_reason": None,
+    }
+
+
+ENGINE = {
+    "preset": "vllm-0.33",
+    "version": "0.33.0",
+    "settings": {"max_num_seqs": 256, "max_num_batched_tokens": 8192, "async_scheduling": True, "long_prefill": None},
+    "router": "round_robin",
+    "weight_dtype": "bf16",
+    "kv_dtype": "bf16",
+}
+STEP_TIME = {
+    "calibration_id": "analytic-H100-SXM-1",
+    "provenance": "analytic",
+    "stated_error": "not measured",
+    "notes": ["roofline of the data sheet"],
+}
+
+
+def recommendation(rank: int, gpu: str, tp: int, replicas: int, per_gpu: float | None) -> dict[str, Any]:
+    curve = [point(n, tp, per_gpu) for n in range(1, replicas + 2)]
+    evidence = {
+        "passes": curve[replicas - 1],
+        "fails": curve[replicas - 2] if replicas > 1 else None,
+        "one_more": curve[replicas],
+        "monotone": True,
+        "lower_bound_replicas": 2,
+        "replays": len(curve),
+        "sentence": f"{replicas} replicas meet every objective and {replicas - 1} do not.",
+    }
+    where = {"rank": rank, "status": "feasible", "gpu": gpu, "tp": tp, "replicas": replicas, "gpus": tp * replicas}
+    parts = {"memory": memory(), "engine": ENGINE, "step_time": STEP_TIME, "curve": curve, "evidence": evidence}
+    return where | operating() | cost(per_gpu, tp * replicas) | parts
+
+
+def workload(name: str) -> dict[str, Any]:
+    bins = 60
+    requests = [int(300 + 120 * math.sin(i / 9) + (200 if i == 41 else 0)) for i in range(bins)]
+    return {
+        "requests": sum(requests),
+        "span_s": 3600.0,
+        "mean_rps": sum(requests) / 3600,
+        "peak_rps_1s": 31.0,
+        "peak_rps_1min": 10.4,
+        "burstiness": 2.7,
+        "prompt_tokens": 22_000_000,
+        "output_tokens": 4_100_000,
+        "prompt_length": {"mean": 1154.6, "p50": 1020.0, "p90": 2400.0, "p99": 7400.0, "max": 14050},
+        "output_length": {"mean": 211.1, "p50": 129.0, "p90": 480.0, "p99": 700.0, "max": 1000},
+        "excluded": {"no_output_tokens": 7},
+        "notes": ["arrivals are replayed as they were sent"],
+        "series": {
+            "bin_s": 60.0,
+            "start_s": [60.0 * i for i in range(bins)],
+            "requests": requests,
+            "prompt_tokens": [1155 * n for n in requests],
+            "output_tokens": [211 * n for n in requests],
+        },
+        "trace_name": name,
+        "transform": {"window_start_s": None, "window_end_s": None, "growth": 1.5},
+        "ingest": {"format": "azure-llm", "assumed": ["times without a zone are UTC"], "rows_read": 20007, "cleaning": {"rows_kept": 20000}},
+    }
+
+
+def _common(name: str) -> dict[str, Any]:
+    return {
+        "schema": "capreplay.report/1",
+        "name": name,
+        "model": "meta-llama/Llama-3.1-8B",
+        "workload": workload("chat-hour.csv"),
+        "provenance": {
+            "trace_sha256": "ab" * 32,
+            "catalogue_version": "2026.11",
+            "kernel_version": "kernel-1",
+            "engine_preset": "vllm-0.33",
+            "engine_version": "0.33.0",
+            "seed": 7,
+            "input_hash": "cd" * 32,
+            "calibrations": [{"gpu": "H100-SXM", **{k: STEP_TIME[k] for k in ("calibration_id", "provenance", "stated_error")}}],
+        },
+        "method": ["Every figure comes from replaying the trace's own arrivals."],
+        "limits": ["Prefix caching is off in this version."],
+        "warnings": ["Step times are analytic: no run on this GPU was measured."],
+    }
+
+
+def plan_document(name: str = "chat, next year") -> dict[str, Any]:
+    best = recommendation(1, "H100-SXM", 1, 4, 2.5)
+    second = recommendation(2, "A100-SXM-80GB", 2, 5, 1.9)
+    third = recommendation(3, "L40S", 1, 6, None)
+    infeasible = [
+        {"gpu": "T4", "tp": 1, "code": "memory.weights_too_large", "reason": "The weights need 15.0 GiB and the GPU has 14.6 GiB.", "best": None, "curve": [], "memory": None},
+        {"gpu": "A10G", "tp": 3, "code": "parallel.heads", "reason": "32 attention heads cannot be split over 3 GPUs.", "best": point(2), "curve": [point(2)], "memory": memory()},
+    ]  # fmt: skip
+    return _common(name) | {
+        "kind": "plan",
+        "verdict": {"status": "recommended", "sentence": "4 x H100-SXM meet every objective for 10.00 USD per hour."},
+        "objectives": ["ttft_p99 <= 2 s", "itl_p99 <= 0.1 s"],
+        "constraints": {"max_gpus": 64, "max_usd_per_hour": None},
+        "recommendations": [best, second, third],
+        "infeasible": infeasible,
+    }
+
+
+def empty_plan_document() -> dict[str, Any]:
+    """A plan in which nothing is feasible."""
+    document = plan_document("nothing works")
+    verdict = {"status": "no_feasible_candidate", "sentence": "No candidate meets every objective."}
+    return document | {"recommendations": [], "verdict": verdict}
+
+
+def replay_document(name: str = "", load: float = 0.8) -> dict[str, Any]:
+    status = "saturated" if load > 1 else "served"
+    return _common(name) | {
+        "kind": "replay",
+        "verdict": {"status": status, "sentence": "4 x H100-SXM finish 19,999 of 20,000 requests."},
+        "gpu": "H100-SXM",
+        "tp": 1,
+        "replicas": 4,
+        "gpus": 4,
+        "operating": operating(load=load) | {"objectives": []},
+        "cost": cost(2.5, 4),
+        "memory": memory(),
+        "engine": ENGINE,
+        "step_time": STEP_TIME,
+    }
