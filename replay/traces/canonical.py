@@ -1,0 +1,117 @@
+"""The canonical table: one row a request, one schema for every source format, kept as Parquet.
+
+Rows are sorted by ``arrival_ns``; ties keep the source's order; requests without an arrival (closed loop) come last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from replay.errors import TraceError
+
+VERSION = 1
+ROW_GROUP_ROWS = 262_144
+STATUSES = ("ok", "failed", "aborted", "cache_hit", "unknown")
+
+SCHEMA: dict[str, pl.DataType] = {
+    "arrival_ns": pl.Int64(),  # from the earliest kept request; null: starts after another (closed loop)
+    "prompt_tokens": pl.Int64(),  # all input tokens, cached ones included; null: unknown
+    "output_tokens": pl.Int64(),  # all generated tokens, reasoning included; null: unknown
+    "cached_tokens": pl.Int64(),  # part of the prompt that the source served from its cache
+    "reasoning_tokens": pl.Int64(),  # part of the output
+    "model": pl.String(),
+    "tenant": pl.String(),
+    "session": pl.String(),
+    "priority": pl.String(),
+    "status": pl.String(),  # one of STATUSES
+    "prefix_blocks": pl.List(pl.Int64()),  # dense ids in 0..k-1; equal leading ids = shared prefix
+    "after_line": pl.Int64(),  # source line of the request that must end first
+    "delay_ns": pl.Int64(),  # wait after that end
+    "source_ttft_ns": pl.Int64(),
+    "source_e2e_ns": pl.Int64(),
+    "source_queue_ns": pl.Int64(),
+    "source_line": pl.Int64(),  # where the request stood in the uploaded file, from 1
+}
+
+COLUMNS = tuple(SCHEMA)
+_PREFIX = "capreplay."
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What the table cannot say in its columns."""
+
+    block_size_tokens: int | None = None
+    prefix_scope: str = "global"
+    start_epoch_ns: int | None = None
+    """Epoch time of ``arrival_ns == 0``; ``None``: the source has relative times only."""
+    zone: str | None = None
+    version: int = VERSION
+
+    def to_parquet(self) -> dict[str, str]:
+        """Key-value metadata of the file."""
+        values = {
+            "format_version": str(self.version),
+            "block_size_tokens": "" if self.block_size_tokens is None else str(self.block_size_tokens),
+            "prefix_scope": self.prefix_scope,
+            "start_epoch_ns": "" if self.start_epoch_ns is None else str(self.start_epoch_ns),
+            "zone": self.zone or "",
+        }
+        return {_PREFIX + key: value for key, value in values.items()}
+
+
+def read_meta(path: Path) -> Meta:
+    """The metadata of a canonical file.
+
+    Raises:
+        TraceError: ``trace.not_canonical`` where the file is something else, or of another version.
+    """
+    try:
+        found = pl.read_parquet_metadata(path)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise TraceError("trace.not_canonical", "the stored trace cannot be read; ingest the file again") from error
+    values = {key.removeprefix(_PREFIX): value for key, value in found.items() if key.startswith(_PREFIX)}
+    if values.get("format_version") != str(VERSION):
+        raise TraceError(
+            "trace.not_canonical", f"the stored trace is not canonical version {VERSION}; ingest the file again"
+        )
+    return Meta(
+        block_size_tokens=int(values["block_size_tokens"]) if values.get("block_size_tokens") else None,
+        prefix_scope=values.get("prefix_scope") or "global",
+        start_epoch_ns=int(values["start_epoch_ns"]) if values.get("start_epoch_ns") else None,
+        zone=values.get("zone") or None,
+    )
+
+
+def conform(frame: pl.DataFrame) -> pl.DataFrame:
+    """The frame with all canonical columns in order; absent ones null. ``prefix_blocks`` keeps its raw ids' type."""
+    blocks = frame.schema.get("prefix_blocks", SCHEMA["prefix_blocks"])
+    return frame.select(
+        (pl.col(name) if name in frame.columns else pl.lit(None)).cast(blocks if name == "prefix_blocks" else kind).alias(name)
+        for name, kind in SCHEMA.items()
+    )
+
+
+def write(frame: pl.LazyFrame, out: Path, meta: Meta) -> None:
+    """Writes sorted canonical rows: zstd, row groups of at most 262,144 rows, statistics, metadata."""
+    frame.sink_parquet(
+        out,
+        compression="zstd",
+        compression_level=1,
+        row_group_size=ROW_GROUP_ROWS,
+        statistics=True,
+        maintain_order=True,
+        metadata=meta.to_parquet(),
+    )
+
+
+def slices(path: Path, columns: tuple[str, ...] = COLUMNS, rows: int = ROW_GROUP_ROWS) -> Iterator[pl.DataFrame]:
+    """The table in order, a bounded number of rows at a time."""
+    scan = pl.scan_parquet(path).select(columns)
+    total = int(scan.select(pl.len()).collect().item())
+    for offset in range(0, total, rows):
+        yield scan.slice(offset, rows).collect()

@@ -1,0 +1,93 @@
+"""What a user may say about a trace file: format, columns, units, limits. No polars here, so that ``api`` can import it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, get_args
+from zoneinfo import ZoneInfo
+
+from pydantic import Field, field_validator
+
+from replay.errors import FieldError, SpecError
+from replay.specs import Spec
+
+TimeUnit = Literal["s", "ms", "us", "ns"]
+TIME_UNITS: tuple[TimeUnit, ...] = get_args(TimeUnit)
+
+MappedField = Literal[
+    "arrival",
+    "prompt_tokens",
+    "output_tokens",
+    "cached_tokens",
+    "reasoning_tokens",
+    "model",
+    "tenant",
+    "session",
+    "priority",
+    "status",
+    "prefix_blocks",
+]
+MAPPED_FIELDS: tuple[MappedField, ...] = get_args(MappedField)
+REQUIRED_FIELDS: tuple[MappedField, ...] = ("arrival", "prompt_tokens", "output_tokens")
+
+
+class Limits(Spec):
+    """Bounds on what a file may unfold into. All are counted while reading; no header is trusted."""
+
+    max_decompressed_bytes: int = Field(default=64 * 2**30, ge=1)
+    max_ratio: float = Field(default=200.0, ge=1)
+    """Decompressed over compressed bytes, looked at once 16 MiB have come out."""
+    max_rows: int = Field(default=200_000_000, ge=1)
+    max_line_bytes: int = Field(default=16 * 2**20, ge=64, le=256 * 2**20)
+    max_columns: int = Field(default=500, ge=1, le=10_000)
+    max_tokens_per_request: int = Field(default=16_777_216, ge=1, le=2**40)
+    max_text_length: int = Field(default=1_000, ge=1, le=1_000_000)
+    """Characters of a model, tenant, session, priority or status."""
+    max_blocks_per_request: int = Field(default=1_048_576, ge=1)
+
+
+class IngestOptions(Spec):
+    """How to read one trace file. The default asks for nothing: the content decides, and doubt is an error."""
+
+    format: str | None = Field(default=None, max_length=100)
+    """A format's name (docs/traces.md); ``None``: detected from the content, never from the file's name."""
+    mapping: dict[MappedField, str] = Field(default_factory=dict)
+    """Canonical field -> column of the file (``a.b`` reaches into nested JSON). Given: the file is read as ``generic``."""
+    time_unit: TimeUnit | None = None
+    """Unit of numeric times, where the format does not fix it."""
+    time_zone: str | None = Field(default=None, max_length=100)
+    """IANA zone of times that carry no zone; ``None``: UTC, and the report says so."""
+    block_size: int | None = Field(default=None, ge=1, le=65_536)
+    """Tokens of one prefix block, where the format does not fix it."""
+    max_rejected_share: float = Field(default=0.05, ge=0, le=1)
+    """A larger share of rejected rows fails the ingest."""
+    limits: Limits = Limits()
+
+    @field_validator("time_zone")
+    @classmethod
+    def _known_zone(cls, name: str | None) -> str | None:
+        if name is not None:
+            try:
+                ZoneInfo(name)
+            except (ValueError, OSError, KeyError) as error:
+                raise ValueError(f"unknown time zone {name!r}; give an IANA name such as Europe/Berlin or UTC") from error
+        return name
+
+
+def parse_mapping(pairs: Iterable[str]) -> dict[MappedField, str]:
+    """Reads ``arrival=ts`` pairs, as the command line gives them.
+
+    Raises:
+        SpecError: for a pair without ``=``, an unknown or repeated field, or an empty column.
+    """
+    mapping: dict[MappedField, str] = {}
+    for pair in pairs:
+        name, equals, column = pair.partition("=")
+        field = next((known for known in MAPPED_FIELDS if known == name.strip()), None)
+        cure = f"write FIELD=COLUMN with FIELD one of {', '.join(MAPPED_FIELDS)}"
+        if not equals or not column.strip() or field is None:
+            raise SpecError("map.syntax", f"cannot read the mapping {pair!r}", [FieldError(cure, field="map", cure=cure)])
+        if field in mapping:
+            raise SpecError("map.repeated", f"{field} is mapped twice", [FieldError(cure, field="map", cure=cure)])
+        mapping[field] = column.strip()
+    return mapping

@@ -1,0 +1,190 @@
+"""What an ingest answers: the cleaning report, the profile, and how the format was decided. Plain data, no polars."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Document(BaseModel):
+    """JSON-able, immutable, finite numbers only."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Rejection(Document):
+    """One row that was not kept: where, which rule, and what would cure it. ``line`` counts from 1, the header included."""
+
+    line: int
+    column: str | None
+    rule: str
+    cure: str
+
+
+class CleaningReport(Document):
+    """Every row is accounted for: ``rows_read == rows_kept + sum(rejected_by_rule.values())``."""
+
+    rows_read: int
+    rows_kept: int
+    rows_rejected: int
+    rejected_by_rule: dict[str, int]
+    rejections: list[Rejection]
+    """The first 20, in file order."""
+    blank_lines: int
+    time_unit: str
+    """What the arrival column was read as: ``s``, ``ms``, ``us``, ``ns`` or ``calendar``."""
+    time_zone: str | None
+    """The zone calendar times were read in; ``None`` where times are relative."""
+    rows_moved_by_sorting: int
+    """Rows that came after a row with a later arrival."""
+    largest_gap_s: float
+    largest_gap_after_s: float
+    """When the largest gap begins, from the earliest request."""
+    share_missing_prompt_tokens: float
+    share_missing_output_tokens: float
+    zero_prompt_tokens: int
+    zero_output_tokens: int
+    """Rows that said 0: kept as arrivals, with the length unknown."""
+    clock_resolution_s: float | None
+    """Smallest step between two different arrivals; ``None`` with fewer than two."""
+    tied_requests: int
+    """Requests that share their arrival with the one before."""
+    closed_loop_requests: int
+    """Requests without an arrival of their own: they start when another has ended."""
+    status_counts: dict[str, int]
+    warnings: list[str]
+
+
+class LengthProfile(Document):
+    """Distribution of a length in tokens over the requests that state it. Percentiles are numpy-linear."""
+
+    n: int
+    mean: float | None
+    min: int | None
+    p50: float | None
+    p90: float | None
+    p95: float | None
+    p99: float | None
+    max: int | None
+    total: int
+
+
+class PrefixProfile(Document):
+    """Reuse of prompt prefixes with a cache that never evicts: the most that prefix caching could save."""
+
+    block_size_tokens: int
+    scope: str
+    blocks: int
+    distinct_blocks: int
+    reused_blocks: int
+    """Leading blocks of a prompt that an earlier request had."""
+    reusable_share_of_prompt_tokens: float
+    requests_with_blocks: int
+
+
+class TenantShare(Document):
+    """One tenant's part of the load."""
+
+    tenant: str
+    requests: int
+    share: float
+
+
+class SeriesBin(Document):
+    """Requests and tokens that arrive in one bin of the series; ``start_s`` from the earliest request."""
+
+    start_s: float
+    requests: int
+    prompt_tokens: int
+    output_tokens: int
+
+
+class Series(Document):
+    """Load over time in at most 300 equal bins."""
+
+    bin_s: float
+    bins: list[SeriesBin]
+
+
+class HeatCell(Document):
+    """Requests by local weekday (0 = Monday) and hour."""
+
+    weekday: int
+    hour: int
+    requests: int
+
+
+class TraceProfile(Document):
+    """What the traffic looks like. Definitions: docs/metrics.md."""
+
+    requests: int
+    span_s: float
+    """First to last arrival."""
+    start_utc: str | None
+    """ISO time of the earliest request, where the file says."""
+    mean_rps: float | None
+    peak_rps_1s: float | None
+    peak_rps_1min: float | None
+    peak_rps_1h: float | None
+    """Largest count in any window of that length (sliding, not aligned), over the length. ``None``: trace shorter."""
+    gap_cv: float | None
+    """Standard deviation over mean of the gaps between arrivals: 1 for Poisson."""
+    dispersion_1s: float | None
+    dispersion_1min: float | None
+    """Variance over mean of counts in aligned bins: 1 for Poisson."""
+    prompt_tokens: LengthProfile
+    output_tokens: LengthProfile
+    cached_tokens: LengthProfile | None
+    """What the old system served from its cache: a fact about it, not about the new cluster."""
+    reasoning_tokens: LengthProfile | None
+    prefix: PrefixProfile | None
+    tenants: int
+    top_tenants: list[TenantShare]
+    sessions: int
+    models: dict[str, int]
+    """Requests by model, the 20 largest."""
+    heat_map: list[HeatCell] | None
+    heat_map_zone: str | None
+    series: Series
+    source_e2e_p50_s: float | None = None
+    source_ttft_p50_s: float | None = None
+    """What the old system measured; never mixed with simulated figures."""
+
+
+class IngestReport(Document):
+    """Everything an ingest learned. Stored with the trace and shown on every surface."""
+
+    format: str
+    title: str
+    why: str
+    """Why the content was taken for this format."""
+    assumed: dict[str, str]
+    """What was decided for the user: container, columns, unit, zone, block size, compression."""
+    requests: int
+    prompt_tokens: int
+    output_tokens: int
+    """Sums over kept requests."""
+    span_s: float
+    cleaning: CleaningReport
+    profile: TraceProfile
+    canonical_version: int
+    warnings: list[str] = Field(default_factory=list)
+
+
+def ingest_answer(report: IngestReport) -> dict[str, Any]:
+    """The JSON object of ``capreplay ingest --json``: exactly these keys, in this order."""
+    cleaning = report.cleaning
+    return {
+        "format": report.format,
+        "assumed": dict(report.assumed),
+        "rows_read": cleaning.rows_read,
+        "rows_kept": cleaning.rows_kept,
+        "rows_rejected": cleaning.rows_rejected,
+        "rejections": [{"line": r.line, "column": r.column, "rule": r.rule} for r in cleaning.rejections],
+        "requests": report.requests,
+        "prompt_tokens": report.prompt_tokens,
+        "output_tokens": report.output_tokens,
+        "span_s": report.span_s,
+        "warnings": list(report.warnings),
+    }
