@@ -1,0 +1,28 @@
+"""The database's tables."""
+
+from models.tables.base import Base, UtcDateTime
+from models.tables.catalogue import CatalogueEntry
+from models.tables.jobs import JOB_KINDS, JOB_STATUSES, Job, JobResult, Report, Worker
+from models.tables.schedules import Schedule, ScheduleRun
+from models.tables.tenancy import ApiKey, AuditEvent, IdempotencyKey, Tenant
+from models.tables.traces import Blob, Trace
+
+__all__ = [
+    "JOB_KINDS",
+    "JOB_STATUSES",
+    "ApiKey",
+    "AuditEvent",
+    "Base",
+    "Blob",
+    "CatalogueEntry",
+    "IdempotencyKey",
+    "Job",
+    "JobResult",
+    "Report",
+    "Schedule",
+    "ScheduleRun",
+    "Tenant",
+    "Trace",
+    "UtcDateTime",
+    "Worker",
+]

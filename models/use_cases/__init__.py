@@ -1,0 +1,1 @@
+"""What the service can do. Functions ``(session, principal, ...)``; none commits."""
