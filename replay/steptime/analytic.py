@@ -1,0 +1,176 @@
+"""Step times from a data sheet, for GPUs that nobody measured: the roofline's kernel times made into a served step.
+
+``step = host + m * (rest(T) + decode attention + prefill attention) + c_r * R`` (docs/step-time.md). The constants
+below are those of measured H100 deployments; the kernel times are ``replay.steptime.roofline``'s. Provenance: ``analytic``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from replay.errors import FieldError, SpecError
+from replay.hardware.dtypes import kv_format, weight_format
+from replay.hardware.entries import GpuType, ModelSpec
+from replay.hardware.weights import layer_counts
+from replay.steptime.record import StepTime, no_table
+from replay.steptime.roofline import FP8_FORMATS, Float64Array, Roofline, generation
+
+Int64Array = npt.NDArray[np.int64]
+
+REAL_OVER_KERNELS = 1.04
+"""A served step over the sum of its kernels timed alone, on H100: 1.04 to 1.08 when one deployment is left out."""
+DECODE_ROW_S = 3e-6
+DECODE_ROW_PER_VOCAB_S = 0.15e-9
+"""Sampling and bookkeeping of one decoding request a step: 3 us + 0.15 ns * V; seen: 9 us at 32 k, 15-30 us at 150 k."""
+REQUEST_OVERHEAD_S = 8e-3
+"""API server and tokeniser before the engine sees a request: 6.5 to 9.5 ms on one node."""
+HOST_S, HOST_PER_REQUEST_S = 2.0e-3, 20e-6
+"""Scheduler, input preparation and output of a synchronous step: 1.6-2.5 ms + 15-25 us a request on vLLM 0.11."""
+ASYNC_HOST_S, ASYNC_HOST_PER_REQUEST_S = 0.5e-3, 5e-6
+"""The same where it overlaps the GPU: it binds only where the GPU is faster; runs of 7 B and above show none of it."""
+EAGER_LAYER_S = 60e-6
+"""CPU launch time of one layer without a captured graph; binds only where the GPU is faster than the launches."""
+
+
+VERSION = 1
+"""Of this module's constants; part of the calibration id, to be raised with any of them."""
+
+
+def capture_sizes(max_num_seqs: int, *, data_centre_blackwell: bool = False) -> Int64Array:
+    """Token counts that vLLM 0.33 captures graphs for: 1, 2, 4, 8..248 by 8, then by 16 up to ``min(2 * S, 512)``
+    (1024 on data-centre Blackwell)."""
+    largest = min(2 * max_num_seqs, 1024 if data_centre_blackwell else 512)
+    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)]
+    return np.array([size for size in sizes if size <= largest], dtype=np.int64)
+
+
+def analytic_step_time(
+    model: ModelSpec,
+    gpu: GpuType,
+    *,
+    tp: int,
+    weight_dtype: str | None,
+    kv_dtype: str | None,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+    async_scheduling: bool,
+    cuda_graphs: bool = True,
+) -> StepTime:
+    """The step-time record of a deployment from its data sheets alone.
+
+    ``rest_ps`` covers 0..max_num_batched_tokens tokens, non-decreasing, with graph padding baked in up to the capture
+    limit. Rows that sample a token cost ``c_r`` each, and sliding-window layers their window, by the decode table.
+    ``None`` dtypes mean as published and 16 bit.
+
+    Raises:
+        SpecError: ``steptime.tp`` where ``tp`` does not divide the attention heads.
+    """
+    if model.num_attention_heads % tp != 0:
+        cure = f"use a tp that divides {model.num_attention_heads}"
+        detail = f"tp {tp} does not divide the {model.num_attention_heads} attention heads of {model.key}"
+        raise SpecError("steptime.tp", detail, [FieldError(detail, field="tp", cure=cure)])
+    weights, kv = weight_format(weight_dtype, model.weight_dtype), kv_format(kv_dtype)
+    roofline = Roofline(model, gpu, tp, weights, kv, max_num_seqs)
+    host, host_per_request = (
+        (ASYNC_HOST_S, ASYNC_HOST_PER_REQUEST_S) if async_scheduling else (HOST_S, HOST_PER_REQUEST_S)
+    )
+    return StepTime(
+        rest_ps=_rest_ps(roofline, max_num_batched_tokens, cuda_graphs),
+        decode_linear_ps=_ps(REAL_OVER_KERNELS * roofline.decode_s_per_token()),
+        prefill_linear_ps=_ps(REAL_OVER_KERNELS * roofline.prefill_s_per_pair() / 2.0),
+        decode_table_ps=_decode_table_ps(roofline),
+        prefill_table_ps=no_table(),
+        host_ps=_ps(host),
+        host_per_request_ps=_ps(host_per_request),
+        request_overhead_ps=_ps(REQUEST_OVERHEAD_S),
+        provenance="analytic",
+        calibration_id=f"analytic/{gpu.key}/{VERSION}",
+        notes=_notes(model, gpu, weights),
+    )
+
+
+def _ps(seconds: float) -> int:
+    return round(seconds * 1e12)
+
+
+def _rest_ps(roofline: Roofline, max_tokens: int, cuda_graphs: bool) -> Int64Array:
+    tokens = np.arange(1, max_tokens + 1, dtype=np.int64)
+    padded = tokens
+    if cuda_graphs:
+        sizes = capture_sizes(roofline.max_num_seqs, data_centre_blackwell=generation(roofline.gpu) == "blackwell")
+        at = np.minimum(np.searchsorted(sizes, tokens), len(sizes) - 1)
+        padded = np.where(tokens <= sizes[-1], sizes[at], tokens)
+    seconds = _window_prefill_s(roofline) * padded + roofline.rest_s(padded.astype(np.float64))
+    if not cuda_graphs:
+        seconds = np.maximum(seconds, roofline.model.num_layers * EAGER_LAYER_S)
+    rest = np.zeros(max_tokens + 1, dtype=np.int64)
+    rest[1:] = np.rint(seconds * (REAL_OVER_KERNELS * 1e12))
+    return rest
+
+
+def _window_prefill_s(roofline: Roofline) -> float:
+    """Per token: the pairs of a full window. An upper bound for prompts shorter than the window."""
+    return roofline.window_prefill_s_per_pair() * (roofline.model.sliding_window or 0)
+
+
+def _decode_table_ps(roofline: Roofline) -> Int64Array:
+    """``R * (c_r + window layers' bytes of min(context, window))``: linear in R, so two rows are exact."""
+    model = roofline.model
+    row = DECODE_ROW_S + DECODE_ROW_PER_VOCAB_S * model.vocab_size
+    window = (model.sliding_window or 0) if layer_counts(model)[1] else 0
+    knots = table_knots(window) if window else np.array([0, 1], dtype=np.int64)
+    per_token = REAL_OVER_KERNELS * roofline.window_s_per_token()
+    seconds: Float64Array = row + per_token * np.minimum(knots, window).astype(np.float64)
+    table = np.zeros((2, len(knots)), dtype=np.int64)
+    table[1] = np.rint(seconds * 1e12)
+    return table
+
+
+def table_knots(limit: int) -> Int64Array:
+    """Knots of a step-time table axis, 8 an octave (``replay.kernels.loglinear``), up to two at or past ``limit``."""
+    knots = list(range(16))
+    while knots[-2] < limit:
+        octave = (len(knots) >> 3) - 1
+        knots.append((8 + (len(knots) & 7)) << octave)
+    return np.array(knots, dtype=np.int64)
+
+
+STATED_ERROR = {
+    "ampere": ("6 %", "17 %"),
+    "ada": ("4 %", "12 %"),
+    "hopper": ("6 to 8 %", "26 to 32 %"),
+    "blackwell": ("7 to 9 %", "30 to 33 %"),
+    "blackwell-workstation": ("7 %", "26 %"),
+}
+"""Median and 95th percentile of |analytic / kernel tables - 1| for dense models, as bench/steptime_analytic.py prints."""
+
+
+def stated_error(model: ModelSpec, gpu: GpuType, weights: str) -> str:
+    """A sentence with the error of the analytic step times, for reports. ``weights`` is a canonical weight format."""
+    kind = generation(gpu)
+    if kind not in STATED_ERROR:
+        return "not measured"
+    median, p95 = STATED_ERROR[kind]
+    text = f"step time of dense models against kernel tables of this GPU generation: median {median}, p95 {p95}"
+    if model.num_moe_layers:
+        odd = "20 to 65 %" if weights in FP8_FORMATS else "3 to 19 %"
+        text = f"step time of expert models against kernel tables: median {odd} by GPU type"
+    return text + "; latency end to end not measured"
+
+
+def _notes(model: ModelSpec, gpu: GpuType, weights: str) -> tuple[str, ...]:
+    kind = generation(gpu)
+    notes = [
+        f"Step times are a roofline on the data sheet of {gpu.key} with the efficiencies of its generation ({kind}); "
+        "nobody measured this deployment."
+    ]
+    if kind == "other":
+        notes.append(
+            f"No kernel of {gpu.key}'s generation was compared with: its efficiencies are guesses on the low side."
+        )
+    if model.num_moe_layers and weights in FP8_FORMATS:
+        notes.append("8-bit experts: kernels differ widely; expect errors of a factor of two.")
+    if model.num_linear_layers:
+        notes.append("Linear-attention layers are timed by their projections only.")
+    return tuple(notes)
