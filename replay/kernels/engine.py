@@ -76,71 +76,78 @@ def start_next(
 
 
 @kernel
-def emit(config: Config, requests: Requests, state: State, reg: Int64, replica: int, slot: int, end: int, mask: int) -> bool:
-    """Delivers one token of a slot at time ``end``; True where the request leaves the running list."""
+def leave(config: Config, requests: Requests, state: State, reg: Int64, replica: int, slot: int, done: bool) -> None:
+    """A slot has delivered its last token, or the token that was in flight when it was preempted: frees the slot."""
     slots, outcome = state.slots, state.outcome
     r = slots.request[slot]
-    slots.placeholders[slot] -= 1
-    slots.left[slot] -= 1
-    slots.total[slot] += 1
-    if outcome.first_ps[r] == NEVER:
-        outcome.first_ps[r] = end
-    slots.last_ps[slot] = end
-    running = slots.running[slot] == 1
-    if running and config.prefix_caching:
-        known = slots.computed[slot] - slots.placeholders[slot]
-        publish(config, requests, state.blocks, slots, replica, slot, known, mask)
-    done = slots.left[slot] == 0 or slots.total[slot] >= config.max_model_len
-    if done or not running:
-        outcome.last_ps[r] = end
-        outcome.generated[r] = requests.output_tokens[r] - slots.left[slot]
-        slots.free[replica * config.max_num_seqs + reg[FREE_SLOTS]] = slot
-        reg[FREE_SLOTS] += 1
-    if done:
-        state.meters.cluster[FINISHED] += 1
-        reg[OUTSTANDING] -= 1
-        if running:
-            release(config, state.blocks, slots, reg, replica, slot)
-            slots.running[slot] = 0
-            return True
+    outcome.last_ps[r] = slots.last_ps[slot]
+    outcome.generated[r] = requests.output_tokens[r] - slots.left[slot]
+    slots.free[replica * config.max_num_seqs + reg[FREE_SLOTS]] = slot
+    reg[FREE_SLOTS] += 1
+    if not done:
+        return
+    state.meters.cluster[FINISHED] += 1
+    reg[OUTSTANDING] -= 1
+    if slots.running[slot]:
+        release(config, state.blocks, slots, reg, replica, slot)
+        slots.running[slot] = 0
+    else:
         reg[WAITING] -= 1  # it finished while queued again; the queue passes over it
-    return False
+
+
+@kernel
+def drop_finished(config: Config, state: State, reg: Int64, replica: int) -> None:
+    """Closes the gaps that finished requests leave in the running list."""
+    slots = state.slots
+    first = replica * config.max_num_seqs
+    kept = 0
+    for i in range(reg[RUNNING]):
+        slot = slots.order[first + i]
+        if slots.running[slot]:
+            slots.order[first + kept] = slot
+            kept += 1
+    reg[RUNNING] = kept
 
 
 @kernel
 def finish_batch(config: Config, requests: Requests, state: State, reg: Int64, replica: int, mask: int) -> None:
-    """Processes the output of the replica's oldest batch at its end."""
+    """Processes the output of the replica's oldest batch at its end: one token for each request that is due one."""
     slots, flight, cluster = state.slots, state.flight, state.meters.cluster
     end = reg[NEXT_EVENT]
     batch = replica * config.batches_in_flight + reg[FLIGHT_FIRST]
     start = batch * config.max_num_seqs
-    gap_ps, gap_tokens = 0, 0
+    gap_ps, gap_tokens = -1, 0
     left_running = False
     for i in range(flight.size[batch]):
         if not flight.emits[start + i]:
             continue
         slot = flight.slot[start + i]
+        slots.placeholders[slot] -= 1
+        slots.left[slot] -= 1
+        slots.total[slot] += 1
         last = slots.last_ps[slot]
-        if last != NEVER:
-            if end - last == gap_ps:
-                gap_tokens += 1
-            else:
-                if gap_tokens > 0:
-                    state.meters.gaps[bin_of(gap_ps, GAP_BITS)] += gap_tokens
-                gap_ps, gap_tokens = end - last, 1
-                cluster[GAP_MAX_PS] = max(cluster[GAP_MAX_PS], gap_ps)
-        left_running |= emit(config, requests, state, reg, replica, slot, end, mask)
+        slots.last_ps[slot] = end
+        if last == NEVER:
+            state.outcome.first_ps[slots.request[slot]] = end
+        elif end - last == gap_ps:
+            gap_tokens += 1
+        else:
+            if gap_tokens > 0:
+                state.meters.gaps[bin_of(gap_ps, GAP_BITS)] += gap_tokens
+            gap_ps, gap_tokens = end - last, 1
+            cluster[GAP_MAX_PS] = max(cluster[GAP_MAX_PS], gap_ps)
+        running = slots.running[slot] == 1
+        if running and config.prefix_caching:
+            known = slots.computed[slot] - slots.placeholders[slot]
+            publish(config, requests, state.blocks, slots, replica, slot, known, mask)
+        done = slots.left[slot] == 0 or slots.total[slot] >= config.max_model_len
+        if done or not running:
+            left_running |= running
+            leave(config, requests, state, reg, replica, slot, done)
     if gap_tokens > 0:
         state.meters.gaps[bin_of(gap_ps, GAP_BITS)] += gap_tokens
     if left_running:
-        first = replica * config.max_num_seqs
-        kept = 0
-        for i in range(reg[RUNNING]):
-            slot = slots.order[first + i]
-            if slots.running[slot]:
-                slots.order[first + kept] = slot
-                kept += 1
-        reg[RUNNING] = kept
+        drop_finished(config, state, reg, replica)
     reg[PREVIOUS_END] = end
     reg[FLIGHT_FIRST] = (reg[FLIGHT_FIRST] + 1) % config.batches_in_flight
     reg[FLIGHT] -= 1

@@ -169,6 +169,7 @@ def take_hits(
         blocks.references[block] += 1
         blocks.table[slot * config.table_width + i] = block
     slots.held[slot] = hits
+    slots.room[slot] = hits * config.block_size
     slots.cached[slot] = hits
 
 
@@ -214,9 +215,11 @@ def grow(
             blocks.references[block] = 1
             blocks.table[slot * config.table_width + i] = block
         slots.held[slot] = held + max(need, 0)
+        slots.room[slot] = slots.held[slot] * config.block_size
         publish(config, requests, blocks, slots, replica, slot, min(tokens, slots.total[slot]), mask)
     elif need > 0:
         slots.held[slot] += need
+        slots.room[slot] = slots.held[slot] * config.block_size
     return True
 
 
@@ -241,4 +244,5 @@ def release(config: Config, blocks: Blocks, slots: Slots, reg: Int64, replica: i
             else:
                 link_between(blocks, block, blocks.previous[sentinel], sentinel)
     slots.held[slot] = 0
+    slots.room[slot] = 0
     slots.cached[slot] = 0

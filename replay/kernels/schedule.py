@@ -88,6 +88,7 @@ def schedule_running(
     slots, flight = state.slots, state.flight
     first = replica * config.max_num_seqs
     budget = config.max_num_batched_tokens
+    always_grow = config.prefix_caching == 1  # growing also publishes blocks that have filled up
     n = 0
     preempted = False
     i = 0
@@ -101,12 +102,14 @@ def schedule_running(
         tokens = slots.total[slot] + in_flight - computed
         if 0 < threshold < tokens:
             tokens = threshold
-        tokens = min(tokens, budget, config.max_model_len - 1 - computed)
+        tokens = min(min(tokens, budget), config.max_model_len - 1 - computed)
         if tokens <= 0:
             i += 1
             continue
         granted = True
-        while not grow(config, requests, state.blocks, slots, reg, replica, slot, computed + tokens, mask):
+        while (always_grow or computed + tokens > slots.room[slot]) and not grow(
+            config, requests, state.blocks, slots, reg, replica, slot, computed + tokens, mask
+        ):
             position = victim_position(config, requests, state, reg, first)
             victim = slots.order[first + position]
             returned = remove_from_batch(state, start, n, victim) if config.priority_policy else 0
@@ -191,6 +194,7 @@ def schedule_waiting(
         slots.left[slot] = requests.output_tokens[r] - outcome.generated[r]
         slots.placeholders[slot] = 0
         slots.held[slot] = 0
+        slots.room[slot] = 0
         slots.cached[slot] = 0
         slots.running[slot] = 1
         slots.last_ps[slot] = outcome.last_ps[r]

@@ -112,6 +112,7 @@ class Slots(NamedTuple):
     left: Int64  # output tokens still to come
     placeholders: Int64  # sampled tokens in flight
     held: Int64  # KV blocks
+    room: Int64  # tokens those blocks hold: held * block_size
     cached: Int64  # leading blocks that carry a hash (prefix caching)
     last_ps: Int64
     running: Int32  # 0 after preemption while a token is still in flight
@@ -194,6 +195,7 @@ def new_state(config: Config, n: int) -> State:
             left=np.zeros(slots, i64),
             placeholders=np.zeros(slots, i64),
             held=np.zeros(slots, i64),
+            room=np.zeros(slots, i64),
             cached=np.zeros(slots, i64),
             last_ps=np.zeros(slots, i64),
             running=np.zeros(slots, i32),
