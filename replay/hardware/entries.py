@@ -69,9 +69,37 @@ class ModelSpec(Entry):
     qk_rope_head_dim: int | None = None
     v_head_dim: int | None = None
     sliding_window: int | None = None
+    window_kind: Literal["sliding", "chunked"] = "sliding"
+    """``chunked``: attention within fixed chunks of ``sliding_window`` tokens (Llama-4)."""
     num_full_attn_layers: int = 0
     num_window_layers: int = 0
     num_linear_layers: int = 0
+    full_attn_head_dim: int | None = None
+    """Where full-attention layers differ from window layers (Gemma-4); ``None``: as ``head_dim``."""
+    full_attn_key_value_heads: int | None = None
+    attention_output_gate: bool = False
+    """The query projection also yields a gate: twice its width (Qwen3-Next)."""
+    linear_key_heads: int | None = None
+    linear_value_heads: int | None = None
+    linear_key_head_dim: int | None = None
+    linear_value_head_dim: int | None = None
+    linear_conv_kernel: int | None = None
+    indexer_heads: int | None = None
+    """Sparse attention (DSA): heads and width of the index keys that every token keeps."""
+    indexer_head_dim: int | None = None
+    rotary_dim: int | None = None
+    """``None``: the whole head; 0: no rotary embedding."""
+    rotary_rows: int | None = None
+    """Rows of all rotary tables together; ``None``: ``max_position`` (linear scaling multiplies them)."""
+    learned_positions: int = 0
+    """Rows of a learned position embedding (OPT)."""
+    expert_bias: bool = False
+    vision_params_b: float | None = None
+    """Billions of parameters of a vision tower with its projector, kept in 16 bit."""
+    vision_peak_gib: float | None = None
+    """Profiled activation of the vision tower beyond its encoder cache."""
+    unquantized: tuple[str, ...] = ()
+    """Parts that stay 16 bit when the weights are quantised: attention, dense_mlp, shared_experts, experts."""
     weight_dtype: str = "bf16"
     """As published: bf16, fp8, int4, mxfp4 ... ; a deployment may override it."""
     max_position: int = Field(gt=0)
