@@ -13,7 +13,7 @@ from api.cli.output import json_option, print_json, table
 @click.command("memory", short_help="Size the KV cache of one replica on one GPU type.")
 @options(
     model_option,
-    click.option("--gpu", required=True, help="GPU type: catalogue key, alias, or path to a JSON entry. [required]"),
+    click.option("--gpu", required=True, help="GPU type: catalogue key, alias, or path to a JSON entry."),
     click.option("--tp", type=click.IntRange(1, 64), default=1, show_default=True, help="Tensor-parallel GPUs."),
     engine_options,
     click.option("--gpu-memory-utilization", type=float, help="Share of the GPU the engine may use; default: the engine's."),

@@ -11,6 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from replay.specs import Objective, Scalar, Transform
+    from replay.traces.options import IngestOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,7 +33,7 @@ def options(*decorators: Callable[[F], F]) -> Callable[[F], F]:
 trace_argument = click.argument("trace", type=click.Path(path_type=Path))
 
 model_option = click.option(
-    "--model", required=True, help="Catalogue key, Hugging Face id, or path to a config.json. [required]"
+    "--model", required=True, help="Catalogue key, Hugging Face id, or path to a config.json."
 )
 
 engine_options = options(
@@ -70,6 +71,8 @@ format_options = options(
     ),
     click.option("--time-unit", type=click.Choice(["s", "ms", "us", "ns"]), help="Unit of numeric times."),
     click.option("--time-zone", metavar="ZONE", help="IANA zone of times without one; default UTC, and said."),
+    click.option("--block-size", type=int, help="Tokens of one prefix block, where the format does not fix it."),
+    click.option("--max-rejected-share", type=float, help="Refuse a trace with more rejected rows; default 0.05."),
 )
 
 price_options = options(
@@ -172,6 +175,28 @@ def engine_of(engine: str, sets: Sequence[str]) -> dict[str, Any]:
         spec = {"preset": loaded.get("preset", "vllm-0.33"), "overrides": dict(loaded.get("overrides", {}))}
     spec["overrides"].update({k: scalar(v) for k, v in pairs(sets, "--set", "max_num_seqs=256").items()})
     return spec
+
+
+def ingest_options_of(
+    format_: str | None,
+    mapping: Sequence[str],
+    time_unit: str | None,
+    time_zone: str | None,
+    block_size: int | None,
+    max_rejected_share: float | None,
+) -> IngestOptions:
+    """How to read the trace: the options of ``format_options``."""
+    from replay.traces.options import IngestOptions, parse_mapping
+
+    chosen = {
+        "format": format_,
+        "mapping": parse_mapping(mapping),
+        "time_unit": time_unit,
+        "time_zone": time_zone,
+        "block_size": block_size,
+        "max_rejected_share": max_rejected_share,
+    }
+    return IngestOptions.model_validate({key: value for key, value in chosen.items() if value is not None})
 
 
 def own_prices_of(values: Sequence[str]) -> dict[str, float]:

@@ -70,9 +70,11 @@ def option_of(field_path: str) -> str:
 def refusal_from(error: Exception) -> Refusal | None:
     """The refusal that ``error`` stands for; ``None`` if it is a fault of ours."""
     if isinstance(error, click.ClickException):
+        verb = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "capreplay"
+        detail = f"{error.format_message().rstrip('.')}; see {verb} --help"
         where = error.param.opts[0] if isinstance(error, click.BadParameter) and error.param else None
-        faults = [{"detail": error.message, "field": where}] if where else []
-        return Refusal("usage", error.format_message(), faults, title="The command cannot be read")
+        faults = [{"detail": detail, "field": where}] if where else []
+        return Refusal("usage", detail, faults, title="The command cannot be read")
     if isinstance(error, (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)):
         name = error.filename or ""
         return Refusal("file.unreadable", f"cannot open {name}: {(error.strerror or '').lower()}", title="File problem")
@@ -109,5 +111,5 @@ def print_refusal(refusal: Refusal, *, as_json: bool) -> None:
         place += [f"column {one['column']}"] if one.get("column") else []
         cure = one.get("cure")
         text = one["detail"] if not cure or cure == one["detail"] else f"{one['detail']} ({cure})"
-        if text != refusal.detail or place:
+        if text not in refusal.detail:
             click.echo(f"  {', '.join(place) + ': ' if place else ''}{text}", err=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -13,7 +14,7 @@ from markupsafe import Markup
 from api.reports import sections
 from api.reports.environment import STATIC_FOLDER, environment
 from api.reports.tables import Table
-from replay.planning.document import PlanReport, Recommendation, ReplayReport, parse_report
+from replay.planning.document import Operating, PlanReport, ReplayReport, parse_report
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,16 @@ class Candidate:
     objectives: Table
     latency: sections.Chart
     operating: Table
-    capacity: sections.Chart | None
-    evidence: str | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The replica counts that were replayed for one candidate, and what they show."""
+
+    name: str
+    sentence: str
+    chart: sections.Chart
 
 
 def page(document: dict[str, Any], *, standalone: bool) -> str:
@@ -47,7 +56,6 @@ def context(document: dict[str, Any]) -> dict[str, Any]:
         pydantic.ValidationError: where ``document`` is no ``capreplay.report/1`` document.
     """
     report = parse_report(document)
-    named = sections.deployments(report)
     is_plan = isinstance(report, PlanReport)
     return {
         "report": report,
@@ -59,8 +67,11 @@ def context(document: dict[str, Any]) -> dict[str, Any]:
         "facts": sections.facts(report.workload),
         "lengths": sections.lengths(report.workload),
         "load": sections.workload(report.workload),
-        "memory": sections.memory([(name, stack) for name, stack, _ in named]),
-        "costs": sections.costs([(name, cost) for name, _, cost in named]),
+        "curves": _curves(report) if isinstance(report, PlanReport) else [],
+        "memory": sections.memory(sections.stacks(report)),
+        "memory_notes": unique(note for _, stack in sections.stacks(report) for note in stack.notes),
+        "costs": sections.costs(sections.priced(report)),
+        "step_time_notes": unique(note for one in sections.step_times(report) for note in one.notes),
         "engine": _first_engine(report),
         "ingest": flatten(report.workload.ingest),
     }
@@ -68,24 +79,45 @@ def context(document: dict[str, Any]) -> dict[str, Any]:
 
 def _candidates(report: PlanReport | ReplayReport) -> list[Candidate]:
     if isinstance(report, PlanReport):
-        return [_recommended(one) for one in report.recommendations]
-    run = report.operating
-    name = sections.label(report.gpu, report.tp, report.replicas)
-    outcomes = sections.objectives(run.objectives)
-    return [Candidate(name, outcomes, sections.latency(run.metrics), sections.operating(run), None, None)]
+        return [_candidate(sections.label(one.gpu, one.tp, one.replicas), one) for one in report.recommendations]
+    return [_candidate(sections.label(report.gpu, report.tp, report.replicas), report.operating)]
 
 
-def _recommended(one: Recommendation) -> Candidate:
-    name = sections.label(one.gpu, one.tp, one.replicas)
-    curve = sections.capacity(one.curve, f"capacity-{one.rank}", f"TP{one.tp} {one.gpu}")
-    latency = sections.latency(one.metrics)
-    return Candidate(name, sections.objectives(one.objectives), latency, sections.operating(one), curve, one.evidence.sentence)
+def _candidate(name: str, run: Operating) -> Candidate:
+    latency = sections.latency(run.metrics)
+    return Candidate(name, sections.objectives(run.objectives), latency, sections.operating(run), run.notes)
+
+
+def _curves(report: PlanReport) -> list[Curve]:
+    feasible = [
+        Curve(
+            sections.label(one.gpu, one.tp, one.replicas),
+            one.evidence.sentence,
+            sections.capacity(one.curve, f"capacity-{one.rank}", f"TP{one.tp} {one.gpu}"),
+        )
+        for one in report.recommendations
+    ]
+    replayed = (one for one in report.infeasible if one.curve)
+    failed = [
+        Curve(
+            f"TP{one.tp} {one.gpu}, no answer",
+            one.reason,
+            sections.capacity(one.curve, f"capacity-no-{i}", f"TP{one.tp} {one.gpu}"),
+        )
+        for i, one in enumerate(replayed)
+    ]
+    return feasible + failed
 
 
 def _first_engine(report: PlanReport | ReplayReport) -> Any:
     if isinstance(report, ReplayReport):
         return report.engine
     return report.recommendations[0].engine if report.recommendations else None
+
+
+def unique(items: Iterable[str]) -> list[str]:
+    """The items in order, each once."""
+    return list(dict.fromkeys(items))
 
 
 def flatten(facts: Any, prefix: str = "", limit: int = 60) -> list[tuple[str, str]]:

@@ -17,6 +17,7 @@ from replay.planning.document import (
     PlanReport,
     Recommendation,
     ReplayReport,
+    StepTimeInfo,
     WorkloadInfo,
 )
 
@@ -243,21 +244,35 @@ def costs(rows: Sequence[tuple[str, Cost]]) -> Table:
         Column("as of", "date", "text"),
         Column("sold as", "sold_as", "text"),
         Column("source", "source", "text"),
+        Column("notes", "notes", "text"),
     )
     out: list[tuple[Cell, ...]] = []
     for title, cost in rows:
         price = cost.price
         if price is None:
-            out.append((title, None, None, None, None, None, None, None, None, cost.price_reason or "no price"))
+            out.append((title, *(None,) * 8, cost.price_reason or "no price", None))
             continue
         sold = f"{price.instances} x {price.instance_type}".strip() if price.instance_type else f"{price.paid_gpus} GPUs"
-        where = (price.provider, price.region, price.term, price.date, sold, price.source)
+        where = (price.provider, price.region, price.term, price.date, sold, price.source, price.notes or None)
         out.append((title, cost.usd_per_hour, cost.usd_per_month, price.usd_per_gpu_hour, *where))
     return Table("The price behind each figure", columns, tuple(out))
 
 
-def deployments(report: PlanReport | ReplayReport) -> list[tuple[str, MemoryBreakdown, Cost]]:
-    """Name, memory and cost of each deployment in a report."""
-    if isinstance(report, PlanReport):
-        return [(label(one.gpu, one.tp, one.replicas), one.memory, one) for one in report.recommendations]
-    return [(label(report.gpu, report.tp, report.replicas), report.memory, report.cost)]
+def stacks(report: PlanReport | ReplayReport) -> list[tuple[str, MemoryBreakdown]]:
+    """The memory of each deployment, of those that are no answer too where it was sized."""
+    if isinstance(report, ReplayReport):
+        return [(label(report.gpu, report.tp, report.replicas), report.memory)]
+    feasible = [(label(one.gpu, one.tp, one.replicas), one.memory) for one in report.recommendations]
+    return feasible + [(f"TP{one.tp} {one.gpu}, no answer", one.memory) for one in report.infeasible if one.memory]
+
+
+def priced(report: PlanReport | ReplayReport) -> list[tuple[str, Cost]]:
+    """The cost of each deployment."""
+    if isinstance(report, ReplayReport):
+        return [(label(report.gpu, report.tp, report.replicas), report.cost)]
+    return [(label(one.gpu, one.tp, one.replicas), one) for one in report.recommendations]
+
+
+def step_times(report: PlanReport | ReplayReport) -> list[StepTimeInfo]:
+    """What timed each deployment's steps."""
+    return [report.step_time] if isinstance(report, ReplayReport) else [one.step_time for one in report.recommendations]

@@ -1,0 +1,72 @@
+"""Figures are valid for Plotly and hold the document's numbers."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+import pytest
+from report_documents import plan_document, replay_document
+
+from api.reports import figures
+from api.reports.html import context
+from api.reports.sections import Chart
+from replay.planning.document import PlanReport, parse_report
+
+
+def plan() -> PlanReport:
+    report = parse_report(plan_document())
+    assert isinstance(report, PlanReport)
+    return report
+
+
+def charts(document: dict[str, object]) -> list[Chart]:
+    made = context(document)
+    found = [made["load"], made["memory"], made["alternatives"]]
+    for one in made["candidates"]:
+        found.append(one.latency)
+    found += [one.chart for one in made["curves"]]
+    return [chart for chart in found if chart is not None]
+
+
+@pytest.mark.parametrize("document", [plan_document(), replay_document()], ids=["plan", "replay"])
+def test_plotly_accepts_every_figure(document: dict[str, object]) -> None:
+    drawn = [chart for chart in charts(document) if chart.figure is not None]
+    assert len(drawn) >= 3
+    for chart in drawn:
+        assert len(go.Figure(chart.figure).data) == len(chart.figure["data"])
+
+
+def test_workload_in_requests_per_second() -> None:
+    series = plan().workload.series
+    figure = figures.workload(series)
+    assert figure["data"][0]["y"] == [n / 60 for n in series.requests]
+    assert figure["data"][0]["x"][1] == pytest.approx(1.0)
+    assert "minutes" in figure["layout"]["xaxis"]["title"]["text"]
+
+
+def test_capacity_in_shares_of_the_limit() -> None:
+    curve = plan().recommendations[0].curve
+    figure = figures.capacity(curve)
+    ttft = figure["data"][0]
+    assert ttft["x"] == [point.replicas for point in curve]
+    assert ttft["y"][3] == pytest.approx(0.15 / 2.0)
+    assert ttft["marker"]["symbol"] == ["circle" if point.passed else "x" for point in curve]
+    assert figure["data"][-1]["y"] == [point.load_factor for point in curve]
+
+
+def test_memory_adds_up_to_the_gpu() -> None:
+    stack = plan().recommendations[0].memory
+    figure = figures.memory([("a", stack)])
+    assert sum(bar["x"][0] for bar in figure["data"]) == pytest.approx(stack.total_gib, abs=0.01)
+
+
+def test_unpriced_candidates_are_not_drawn_as_free() -> None:
+    figure = figures.alternatives(plan().recommendations)
+    assert figure is not None
+    assert len(figure["data"][0]["y"]) == 2
+    unpriced = [one for one in plan().recommendations if one.usd_per_hour is None]
+    assert figures.alternatives(unpriced) is None
+
+
+@pytest.mark.parametrize(("span", "unit"), [(60, "seconds"), (3600, "minutes"), (86400, "hours"), (604800, "days")])
+def test_time_axis_suits_the_span(span: float, unit: str) -> None:
+    assert figures.time_unit(span)[1] == unit
