@@ -1,7 +1,7 @@
 """Step times from a data sheet, for GPUs that nobody measured: the roofline's kernel times made into a served step.
 
 ``step = host + m * (rest(T) + decode attention + prefill attention) + c_r * R`` (docs/step-time.md). The constants
-below are those of measured H100 deployments; the kernel times are ``replay.steptime.roofline``'s. Provenance: ``analytic``.
+below are those of measured H100 deployments; kernel times come from ``replay.steptime.roofline``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REAL_OVER_KERNELS = 1.04
 """A served step over the sum of its kernels timed alone, on H100: 1.04 to 1.08 when one deployment is left out."""
 DECODE_ROW_S = 3e-6
 DECODE_ROW_PER_VOCAB_S = 0.15e-9
-"""Sampling and bookkeeping of one decoding request a step: 3 us + 0.15 ns * V; seen: 9 us at 32 k, 15-30 us at 150 k."""
+"""Sampling and bookkeeping of one decode a step: 3 us + 0.15 ns * V; seen: 9 us at 32 k, 15-30 us at 150 k."""
 REQUEST_OVERHEAD_S = 8e-3
 """API server and tokeniser before the engine sees a request: 6.5 to 9.5 ms on one node."""
 HOST_S, HOST_PER_REQUEST_S = 2.0e-3, 20e-6
@@ -143,7 +143,7 @@ STATED_ERROR = {
     "blackwell": ("7 to 9 %", "30 to 33 %"),
     "blackwell-workstation": ("7 %", "26 %"),
 }
-"""Median and 95th percentile of |analytic / kernel tables - 1| for dense models, as bench/steptime_analytic.py prints."""
+"""Median and 95th percentile of |analytic / kernel tables - 1| for dense models (bench/steptime_analytic.py)."""
 
 
 def stated_error(model: ModelSpec, gpu: GpuType, weights: str) -> str:

@@ -187,22 +187,19 @@ class Roofline:
         fixed_us = self.model.num_layers * layer_us + self.model.num_moe_layers * self.efficiency.moe_us
         return tokens * (moved / (self.efficiency.bandwidth * self.bandwidth)) + fixed_us * 1e-6
 
-    @property
-    def _link_share(self) -> float:
-        if not self.gpu.interconnect.startswith("PCIe"):
-            return self.efficiency.link
-        shares = PCIE_LINK[(self.gpu.pcie_gb_per_s_per_dir or 0.0) > 50.0]
-        return min(share for size, share in shares.items() if size <= max(2, self.tp))
+    def _link(self) -> float:
+        """Bytes per second and direction that a ring all-reduce of this group keeps."""
+        pcie = self.gpu.pcie_gb_per_s_per_dir or 16.0
+        if self.gpu.interconnect.startswith("PCIe") or self.tp > self.gpu.max_scaleup_gpus:
+            shares = PCIE_LINK[pcie > 50.0]
+            return pcie * 1e9 * min(share for size, share in shares.items() if size <= max(2, self.tp))
+        return (self.gpu.interconnect_gb_per_s_per_dir or pcie) * 1e9 * self.efficiency.link
 
     def allreduce_s(self, tokens: Float64Array) -> Float64Array:
         """Two ring all-reduces a layer: ``alpha + 2 * (tp - 1) / tp * T * d * 2 / link``."""
         if self.tp == 1:
             return np.zeros_like(tokens)
-        link = (
-            (self.gpu.interconnect_gb_per_s_per_dir or self.gpu.pcie_gb_per_s_per_dir or 16.0) * 1e9 * self._link_share
-        )
-        message = tokens * (2.0 * self.model.hidden_size)
-        ring = (2.0 * (self.tp - 1) / self.tp / link) * message
+        ring = (2.0 * (self.tp - 1) / self.tp / self._link()) * (tokens * (2.0 * self.model.hidden_size))
         return 2.0 * self.model.num_layers * (self.efficiency.allreduce_us * 1e-6 + ring)
 
     def rest_s(self, tokens: Float64Array) -> Float64Array:
