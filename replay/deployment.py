@@ -1,0 +1,105 @@
+"""A deployment with everything a replay needs: engine knobs, KV blocks, and the step-time record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from replay.engines import EngineConfig, resolve_engine
+from replay.errors import FieldError, SpecError
+from replay.hardware.entries import GpuType, ModelSpec
+from replay.hardware.feasibility import largest_model_len
+from replay.hardware.memory import MemoryPlan, size_memory
+from replay.specs import DeploymentSpec
+from replay.steptime.analytic import analytic_step_time
+from replay.steptime.record import StepTime
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A DeploymentSpec resolved on one GPU type: what ``simulate`` takes."""
+
+    spec: DeploymentSpec
+    model: ModelSpec
+    gpu: GpuType
+    engine: EngineConfig
+    memory: MemoryPlan
+    step_time: StepTime
+    notes: tuple[str, ...] = ()
+
+    @property
+    def replicas(self) -> int:
+        return self.spec.replicas
+
+    @property
+    def usable_blocks(self) -> int:
+        """KV blocks of a replica in the unit the scheduler counts: one block holds ``block_size`` tokens of a request.
+
+        Layers in several groups (sliding windows) take one physical block per group. All groups are counted as if they
+        grew with the context, which understates the capacity of such models.
+        """
+        blocks = self.engine.num_gpu_blocks_override
+        physical = self.memory.kv_blocks if blocks is None else blocks - 1
+        return physical // self.memory.layout.group_count
+
+    def with_replicas(self, replicas: int) -> Deployment:
+        """The same deployment at another replica count."""
+        return replace(self, spec=self.spec.model_copy(update={"replicas": replicas}))
+
+
+def resolve_deployment(spec: DeploymentSpec, model: ModelSpec, gpu: GpuType) -> Deployment:
+    """Resolves engine, memory and step time.
+
+    Where no ``max_model_len`` is asked for and the model's own does not fit, the largest that fits is used, and noted.
+
+    Raises:
+        SpecError: ``deployment.infeasible`` with the reason where it does not fit; or a bad knob.
+    """
+    engine = resolve_engine(spec.engine, gpu, model, spec.max_model_len)
+    memory = _size(spec, model, gpu, engine)
+    notes = list(engine.notes)
+    asked = spec.max_model_len is not None or "max_model_len" in spec.engine.overrides
+    if not memory.fits and not asked:
+        longest = largest_model_len(memory.layout, memory.kv_blocks + 1, engine.max_model_len)
+        if longest > 0:
+            shorter = resolve_engine(spec.engine, gpu, model, longest)
+            sized = _size(spec, model, gpu, shorter)
+            if sized.fits:
+                notes.append(
+                    f"max_model_len {engine.max_model_len} does not fit on {gpu.key} at tp {spec.tp}; "
+                    f"replayed with --max-model-len {longest}, the largest that fits"
+                )
+                engine, memory = shorter, sized
+    if not memory.fits:
+        detail = memory.reason or "the model does not fit"
+        raise SpecError("deployment.infeasible", detail, [FieldError(detail, field="deployment")])
+    if memory.layout.group_count > 1:
+        notes.append("sliding-window layers are counted as if they kept the whole context: KV capacity is understated")
+    step_time = analytic_step_time(
+        model,
+        gpu,
+        tp=spec.tp,
+        weight_dtype=memory.weight_dtype,
+        kv_dtype=memory.kv_dtype,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        max_num_seqs=engine.max_num_seqs,
+        async_scheduling=engine.async_scheduling,
+        cuda_graphs=not engine.enforce_eager,
+    )
+    return Deployment(spec, model, gpu, engine, memory, step_time, tuple(notes))
+
+
+def _size(spec: DeploymentSpec, model: ModelSpec, gpu: GpuType, engine: EngineConfig) -> MemoryPlan:
+    return size_memory(
+        model,
+        gpu,
+        tp=spec.tp,
+        engine_version=engine.version,
+        max_num_seqs=engine.max_num_seqs,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        gpu_memory_utilization=engine.gpu_memory_utilization,
+        max_model_len=engine.max_model_len,
+        block_size=engine.block_size,
+        weight_dtype=spec.weight_dtype,
+        kv_dtype=spec.kv_dtype,
+        enforce_eager=engine.enforce_eager,
+    )
