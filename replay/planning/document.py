@@ -204,7 +204,7 @@ class Evidence(Part):
 class Recommendation(Cost, Operating):
     """One feasible candidate at its smallest replica count that passes, priced. Rank 1 is the cheapest."""
 
-    rank: int = Field(ge=1)
+    rank: int = Field(default=1, ge=1)
     status: Literal["feasible"] = "feasible"
     gpu: str
     tp: int
@@ -235,6 +235,25 @@ class Infeasible(Part):
     """The best that was reached, where it was replayed at all."""
     curve: tuple[CurvePoint, ...] = ()
     memory: MemoryBreakdown | None = None
+
+
+class CandidateResult(Part):
+    """What the search found for one candidate: exactly one of the two."""
+
+    gpu: str
+    tp: int
+    recommendation: Recommendation | None = None
+    infeasible: Infeasible | None = None
+    step_time: StepTimeInfo | None = None
+    """``None`` where no deployment could be made."""
+    engine: EngineInfo | None = None
+    replays: int = 0
+
+    @model_validator(mode="after")
+    def _one_answer(self) -> CandidateResult:
+        if (self.recommendation is None) == (self.infeasible is None):
+            raise ValueError("a candidate is either feasible or infeasible")
+        return self
 
 
 class LengthStats(Part):

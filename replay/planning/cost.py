@@ -1,0 +1,135 @@
+"""What a deployment costs: the cheapest matching offer in whole instances, or the user's own price.
+
+Tensor-parallel groups live inside one instance, so an instance of 8 GPUs holds two groups of 4 or one of 5. Prices of
+unmatched regions, terms or GPU types are never extrapolated. A month is 730 hours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from replay.hardware.entries import Price
+from replay.planning.document import Cost, PriceUsed
+from replay.specs import PriceFilter
+
+HOURS_PER_MONTH = 730
+
+
+@dataclass(frozen=True)
+class Pricing:
+    """The prices of one candidate: offers of its GPU type that passed the filter, and the filter itself."""
+
+    gpu_key: str
+    tp: int
+    price_filter: PriceFilter
+    offers: tuple[Price, ...]
+
+    def price(self, replicas: int) -> PriceUsed | None:
+        """The cheapest way to run ``replicas`` groups of ``tp`` GPUs; ties by offer id. ``None``: see ``reason``."""
+        own = self.price_filter.usd_per_gpu_hour.get(self.gpu_key)
+        if own is not None:
+            return _own_price(own, self.tp * replicas)
+        fitting = [(self._instances(offer, replicas), offer) for offer in self.offers if self._fits(offer)]
+        if not fitting:
+            return None
+        instances, offer = min(fitting, key=lambda pair: (_total(pair[0], pair[1].usd_per_instance_hour), pair[1].id))
+        return PriceUsed(
+            price_id=offer.id,
+            provider=offer.provider,
+            region=offer.region,
+            term=offer.term,
+            date=offer.date,
+            instance_type=offer.instance_type,
+            gpus_per_instance=offer.gpus_per_instance,
+            instances=instances,
+            paid_gpus=instances * offer.gpus_per_instance,
+            usd_per_instance_hour=offer.usd_per_instance_hour,
+            usd_per_gpu_hour=offer.usd_per_gpu_hour,
+            source=offer.source,
+            notes=offer.notes,
+        )
+
+    def usd_per_hour(self, replicas: int) -> float | None:
+        """Dollars per hour for ``replicas``; never falls as replicas grow. ``None`` where nothing prices them."""
+        price = self.price(replicas)
+        return None if price is None else _total(price.instances, price.usd_per_instance_hour)
+
+    def reason(self) -> str:
+        """Why there is no price."""
+        wanted = [f"term {self.price_filter.term}"]
+        wanted += [f"provider {self.price_filter.provider}"] if self.price_filter.provider else []
+        wanted += [f"region {self.price_filter.region}"] if self.price_filter.region else []
+        asked = ", ".join(wanted)
+        if self.offers:
+            largest = max(offer.gpus_per_instance for offer in self.offers)
+            return (
+                f"no offer of {self.gpu_key} ({asked}) has instances that hold a group of {self.tp} GPUs: "
+                f"the largest has {largest}; give your own price per GPU-hour"
+            )
+        return f"the catalogue has no offer of {self.gpu_key} ({asked}); give your own price per GPU-hour"
+
+    def most_replicas_within(self, usd_per_hour: float, limit: int) -> int:
+        """The largest count up to ``limit`` within ``usd_per_hour``; 0 where one is too dear or has no price."""
+        low, high = 0, limit
+        while low < high:
+            middle = (low + high + 1) // 2
+            cost = self.usd_per_hour(middle)
+            if cost is not None and cost <= usd_per_hour:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _fits(self, offer: Price) -> bool:
+        return offer.gpu == self.gpu_key and offer.gpus_per_instance >= self.tp
+
+    def _instances(self, offer: Price, replicas: int) -> int:
+        groups = offer.gpus_per_instance // self.tp
+        return -(-replicas // groups)
+
+
+def cost_of(pricing: Pricing, replicas: int, *, prompt_tokens: int, output_tokens: int, span_s: float) -> Cost:
+    """Cost of a deployment under a workload that brings these tokens in ``span_s`` seconds.
+
+    Cost per token divides what is paid by what is *served*, so that idle capacity shows: ``usd_per_hour / (tokens an
+    hour) * 1e6``. ``None`` per token where the workload has no duration or no tokens.
+    """
+    price = pricing.price(replicas)
+    if price is None:
+        return Cost(price_reason=pricing.reason())
+    usd = _total(price.instances, price.usd_per_instance_hour)
+    return Cost(
+        usd_per_hour=usd,
+        usd_per_month=round(usd * HOURS_PER_MONTH, 6),
+        usd_per_1m_output_tokens=_per_million(usd, output_tokens, span_s),
+        usd_per_1m_tokens=_per_million(usd, prompt_tokens + output_tokens, span_s),
+        price=price,
+    )
+
+
+def _total(instances: int, usd_per_instance_hour: float) -> float:
+    """Rounded to micro-dollars, so that equal costs compare equal."""
+    return round(instances * usd_per_instance_hour, 6)
+
+
+def _per_million(usd_per_hour: float, tokens: int, span_s: float) -> float | None:
+    if tokens <= 0 or span_s <= 0:
+        return None
+    return round(usd_per_hour * span_s / 3600.0 / tokens * 1e6, 6)
+
+
+def _own_price(usd_per_gpu_hour: float, gpus: int) -> PriceUsed:
+    return PriceUsed(
+        price_id=None,
+        provider="your own price",
+        region="as given",
+        term="as given",
+        date=None,
+        instance_type="single GPU",
+        gpus_per_instance=1,
+        instances=gpus,
+        paid_gpus=gpus,
+        usd_per_instance_hour=usd_per_gpu_hour,
+        usd_per_gpu_hour=usd_per_gpu_hour,
+        source="the request",
+    )

@@ -1,0 +1,247 @@
+"""From a replay's arrays to the figures of a report.
+
+Floats are cut to nine significant digits: sums of float64 may differ in the last place between machines, results not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from replay.planning.document import (
+    CurvePoint,
+    EngineInfo,
+    LengthStats,
+    MemoryBreakdown,
+    MemoryPart,
+    Metrics,
+    MetricStats,
+    ObjectiveOutcome,
+    Operating,
+    StepTimeInfo,
+    WorkloadSeries,
+    WorkloadSummary,
+)
+from replay.results import Distribution, ReplayResult
+from replay.specs import Objective
+from replay.steptime.analytic import stated_error
+from replay.workload import Int64Array, Workload
+
+if TYPE_CHECKING:
+    from replay.deployment import Deployment
+    from replay.hardware.memory import MemoryPlan
+
+_BIN_WIDTHS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400)
+_MOST_BINS = 240
+_PS = 1e12
+
+
+def figure(value: float) -> float:
+    """``value`` to nine significant digits."""
+    return float(f"{value:.9g}")
+
+
+def optional_figure(value: float | None) -> float | None:
+    """As ``figure``; ``None`` stays."""
+    return None if value is None else figure(value)
+
+
+def objective_outcomes(result: ReplayResult, objectives: Sequence[Objective]) -> tuple[ObjectiveOutcome, ...]:
+    """The SLO table of a replay. A metric without samples meets nothing."""
+    return tuple(outcome(objective, result.value(objective)) for objective in objectives)
+
+
+def outcome(objective: Objective, value_s: float | None) -> ObjectiveOutcome:
+    """One row of the SLO table; ``<=`` meets."""
+    return ObjectiveOutcome(
+        name=objective.name,
+        metric=objective.metric,
+        percentile=objective.percentile,
+        threshold_s=objective.threshold_s,
+        value_s=optional_figure(value_s),
+        met=value_s is not None and value_s <= objective.threshold_s,
+        margin=None if value_s is None else figure(1.0 - value_s / objective.threshold_s),
+    )
+
+
+def curve_point(
+    result: ReplayResult, *, requests: int, tp: int, objectives: Sequence[Objective], usd_per_hour: float | None
+) -> CurvePoint:
+    """One replayed replica count and whether it passes: no saturation, every request finished, every objective met."""
+    outcomes = objective_outcomes(result, objectives)
+    served = result.finished == requests and not any(result.rejected.values())
+    return CurvePoint(
+        replicas=result.replicas,
+        gpus=result.replicas * tp,
+        load_factor=figure(result.load_factor),
+        saturated=result.saturated,
+        passed=served and not result.saturated and all(row.met for row in outcomes),
+        objectives=outcomes,
+        preemptions=result.preemptions,
+        rejected=rejections(result),
+        usd_per_hour=usd_per_hour,
+    )
+
+
+def rejections(result: ReplayResult) -> dict[str, int]:
+    """Requests that could never run, by reason, without zeros, in a stable order."""
+    return {reason: count for reason, count in sorted(result.rejected.items()) if count}
+
+
+def operating(result: ReplayResult, workload: Workload, objectives: Sequence[Objective]) -> Operating:
+    """Everything that a report says about one replay."""
+    return Operating(
+        metrics=Metrics(
+            ttft_s=_stats(result.distribution("ttft")),
+            ttft_from_admission_s=_stats(_distribution(result.ttft_from_admission_s)),
+            itl_s=_stats(result.distribution("itl")),
+            tpot_s=_stats(result.distribution("tpot")),
+            e2e_s=_stats(result.distribution("e2e")),
+            queue_s=_stats(result.distribution("queue")),
+        ),
+        objectives=objective_outcomes(result, objectives),
+        load_factor=figure(result.load_factor),
+        headroom=figure(1.0 / result.load_factor - 1.0) if result.load_factor > 0 else None,
+        offered_rps=figure(workload.n / workload.span_s) if workload.span_s > 0 else None,
+        sustainable_rps=figure(result.sustainable_rps),
+        saturated=result.saturated,
+        requests=workload.n,
+        finished=result.finished,
+        rejected=rejections(result),
+        preemptions=result.preemptions,
+        kv_usage_mean=figure(result.kv_usage_mean),
+        kv_usage_max=figure(result.kv_usage_max),
+        batch_mean=figure(result.batch_mean),
+        busy_fraction=figure(result.busy_fraction),
+        steps=result.steps,
+        duration_s=figure(result.duration_s),
+        prompt_tokens=result.prompt_tokens,
+        output_tokens=result.output_tokens,
+        output_tokens_per_s=figure(result.output_tokens / result.duration_s) if result.duration_s > 0 else None,
+        loop=result.loop,
+        notes=result.notes,
+    )
+
+
+def _distribution(samples: npt.NDArray[np.float64]) -> Distribution:
+    if len(samples) == 0:
+        return Distribution(0, None, {}, None)
+    at = (50.0, 90.0, 95.0, 99.0)
+    values = dict(zip(at, map(float, np.percentile(samples, at)), strict=True))
+    return Distribution(len(samples), float(samples.mean()), values, float(samples.max()))
+
+
+def _stats(distribution: Distribution) -> MetricStats:
+    at = distribution.percentiles
+    return MetricStats(
+        n=distribution.n,
+        mean=optional_figure(distribution.mean),
+        p50=optional_figure(at.get(50.0)),
+        p90=optional_figure(at.get(90.0)),
+        p95=optional_figure(at.get(95.0)),
+        p99=optional_figure(at.get(99.0)),
+        max=optional_figure(distribution.max),
+    )
+
+
+def memory_breakdown(memory: MemoryPlan) -> MemoryBreakdown:
+    """The memory stack of one GPU."""
+    parts = (
+        ("weights", memory.weights_gib),
+        ("activations", memory.activation_gib),
+        ("CUDA graphs", memory.cuda_graph_gib),
+        ("runtime outside the framework", memory.non_torch_gib),
+        ("KV cache", memory.kv_gib),
+        ("left unused", memory.unused_gib),
+    )
+    return MemoryBreakdown(
+        parts=tuple(MemoryPart(name=name, gib=figure(gib)) for name, gib in parts),
+        total_gib=figure(memory.total_gib),
+        kv_blocks=memory.kv_blocks,
+        kv_tokens=memory.kv_tokens,
+        kv_bytes_per_token=figure(memory.kv_bytes_per_token),
+        block_size=memory.block_size,
+        max_concurrency=figure(memory.max_concurrency),
+        notes=memory.notes,
+    )
+
+
+def engine_info(deployment: Deployment) -> EngineInfo:
+    """Engine preset and resolved knobs of a deployment."""
+    return EngineInfo(
+        preset=deployment.engine.preset,
+        version=deployment.engine.version,
+        settings=deployment.engine.settings(),
+        router=deployment.spec.router,
+        weight_dtype=deployment.memory.weight_dtype,
+        kv_dtype=deployment.memory.kv_dtype,
+    )
+
+
+def step_time_info(deployment: Deployment) -> StepTimeInfo:
+    """Calibration, provenance and stated error of a deployment's step times."""
+    record = deployment.step_time
+    error = "not measured"
+    if record.provenance == "analytic":
+        error = stated_error(deployment.model, deployment.gpu, deployment.memory.weight_dtype)
+    return StepTimeInfo(
+        calibration_id=record.calibration_id, provenance=record.provenance, stated_error=error, notes=record.notes
+    )
+
+
+def summarise_workload(workload: Workload) -> WorkloadSummary:
+    """Rates, lengths and the load over time of a workload."""
+    second = _counts(workload, 1.0)
+    span = workload.span_s
+    return WorkloadSummary(
+        requests=workload.n,
+        span_s=figure(span),
+        mean_rps=figure(workload.n / span) if span > 0 else None,
+        peak_rps_1s=float(second.max()) if workload.n else None,
+        peak_rps_1min=figure(int(_counts(workload, 60.0).max()) / 60.0) if workload.n else None,
+        burstiness=figure(float(second.var() / second.mean())) if workload.n and len(second) > 1 else None,
+        prompt_tokens=int(workload.prompt_tokens.sum()),
+        output_tokens=int(workload.output_tokens.sum()),
+        prompt_length=_lengths(workload.prompt_tokens),
+        output_length=_lengths(workload.output_tokens),
+        excluded=dict(sorted(workload.excluded.items())),
+        notes=workload.notes,
+        series=_series(workload),
+    )
+
+
+def _bins(workload: Workload, width_s: float) -> tuple[Int64Array, int]:
+    index = workload.arrival_ps // round(width_s * _PS)
+    last = int(index[-1]) if workload.n else 0
+    return index, max(last + 1, int(np.ceil(workload.span_s / width_s)), 1)
+
+
+def _counts(workload: Workload, width_s: float) -> Int64Array:
+    index, bins = _bins(workload, width_s)
+    return np.bincount(index, minlength=bins).astype(np.int64)
+
+
+def _lengths(tokens: Int64Array) -> LengthStats | None:
+    if len(tokens) == 0:
+        return None
+    p50, p90, p99 = (figure(float(value)) for value in np.percentile(tokens, (50, 90, 99)))
+    return LengthStats(mean=figure(float(tokens.mean())), p50=p50, p90=p90, p99=p99, max=int(tokens.max()))
+
+
+def _series(workload: Workload) -> WorkloadSeries:
+    width = next((w for w in _BIN_WIDTHS_S if workload.span_s / w <= _MOST_BINS), _BIN_WIDTHS_S[-1])
+    index, bins = _bins(workload, width)
+    requests = np.bincount(index, minlength=bins)
+    prompts, outputs = np.zeros(bins, dtype=np.int64), np.zeros(bins, dtype=np.int64)
+    np.add.at(prompts, index, workload.prompt_tokens)
+    np.add.at(outputs, index, workload.output_tokens)
+    return WorkloadSeries(
+        bin_s=float(width),
+        start_s=tuple(float(width * i) for i in range(bins)),
+        requests=tuple(requests.tolist()),
+        prompt_tokens=tuple(prompts.tolist()),
+        output_tokens=tuple(outputs.tolist()),
+    )

@@ -1,0 +1,40 @@
+"""The best latency any replica count can give: each request alone on an idle replica.
+
+A lower bound from the step-time record, since a request's chunks and decodes cannot be shorter in company (tables of
+attention are left out of the prefill, which keeps it a bound). An objective under this bound needs no replay to fail.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from replay.specs import Objective
+from replay.workload import Workload
+
+if TYPE_CHECKING:
+    from replay.deployment import Deployment
+
+Float64Array = npt.NDArray[np.float64]
+_PS = 1e12
+
+
+def idle_value_s(objective: Objective, workload: Workload, deployment: Deployment) -> float:
+    """What ``objective`` gates, with every request alone, in seconds: TTFT or E2E from arrival; 0 for other metrics."""
+    if workload.n == 0 or objective.metric not in ("ttft", "e2e"):
+        return 0.0
+    record = deployment.step_time
+    prompt, output = workload.prompt_tokens, workload.output_tokens
+    chunk = min(deployment.engine.max_num_batched_tokens, len(record.rest_ps) - 1)
+    whole, rest = prompt // chunk, prompt % chunk
+    samples: Float64Array = (whole * record.rest_ps[chunk] + record.rest_ps[rest]).astype(np.float64)
+    samples += record.prefill_linear_ps * (prompt.astype(np.float64) * (prompt + 1.0))
+    samples += record.request_overhead_ps
+    if objective.metric == "e2e":
+        decodes = output - 1.0
+        samples += decodes * record.rest_ps[1]
+        samples += record.decode_linear_ps * (decodes * (prompt + 1.0) + decodes * (decodes - 1.0) / 2.0)
+    value = samples.mean() if objective.percentile is None else np.percentile(samples, objective.percentile)
+    return float(value) / _PS

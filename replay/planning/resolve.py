@@ -1,0 +1,168 @@
+"""Requests with every key resolved: what a job stores, so that a worker needs no catalogue and a repeat hashes equal.
+
+No polars, no numba: ``api`` resolves requests with this module.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from replay.engines import resolve_engine
+from replay.errors import FieldError, SpecError
+from replay.hardware.catalogue import Catalogue
+from replay.hardware.dtypes import kv_format, weight_format
+from replay.hardware.entries import GpuType, ModelSpec, Price
+from replay.specs import DeploymentSpec, PlanSpec, PriceFilter, ReplaySpec
+
+
+class Candidate(NamedTuple):
+    """One GPU type at one tensor-parallel size; its replica count is the question."""
+
+    gpu_key: str
+    tp: int
+
+
+class TraceRef(BaseModel):
+    """The trace of a request: content hash, and the name that people gave it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    sha256: str = Field(min_length=1, max_length=64)
+    name: str = ""
+
+
+class _Resolved(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    schema_version: Literal[1] = 1
+    model: ModelSpec
+    prices: tuple[Price, ...]
+    """The offers that pass the price filter, cheapest per GPU-hour first."""
+    trace: TraceRef
+    catalogue_version: str
+
+    def input_hash(self) -> str:
+        """SHA-256 of the canonical JSON: equal requests on equal content have equal hashes."""
+        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+class ResolvedPlan(_Resolved):
+    """A ``PlanSpec`` with its catalogue entries."""
+
+    kind: Literal["plan"] = "plan"
+    spec: PlanSpec
+    gpus: tuple[GpuType, ...]
+
+    def candidates(self) -> tuple[Candidate, ...]:
+        """GPU types x tensor-parallel sizes, in the order asked, sizes ascending."""
+        return tuple(Candidate(gpu.key, tp) for gpu in self.gpus for tp in self.spec.tp)
+
+    def gpu(self, key: str) -> GpuType:
+        """The GPU type of a candidate.
+
+        Raises:
+            SpecError: ``plan.unknown_candidate``.
+        """
+        for gpu in self.gpus:
+            if gpu.key == key:
+                return gpu
+        raise SpecError("plan.unknown_candidate", f"{key!r} is no GPU type of this plan")
+
+    def deployment(self, candidate: Candidate) -> DeploymentSpec:
+        """The candidate with one replica, as ``resolve_deployment`` takes it."""
+        spec = self.spec
+        return DeploymentSpec(
+            model=self.model.key,
+            gpu=candidate.gpu_key,
+            tp=candidate.tp,
+            engine=spec.engine,
+            router=spec.router,
+            weight_dtype=spec.weight_dtype,
+            kv_dtype=spec.kv_dtype,
+            max_model_len=spec.max_model_len,
+        )
+
+
+class ResolvedReplay(_Resolved):
+    """A ``ReplaySpec`` with its catalogue entries."""
+
+    kind: Literal["replay"] = "replay"
+    spec: ReplaySpec
+    gpu: GpuType
+
+
+def resolve_plan(
+    spec: PlanSpec, catalogue: Catalogue, *, trace: TraceRef, model: ModelSpec | None = None
+) -> ResolvedPlan:
+    """Looks up every key of a plan. ``model`` replaces the lookup where the user gave a ``config.json``.
+
+    GPU types named twice (also by alias) count once; a price of the user's for any spelling goes to that GPU type. Knobs
+    and number formats are tried here, so that a mistake in them is refused at once and not found in every candidate.
+
+    Raises:
+        SpecError: unknown or ambiguous names, with the nearest ones; unknown or contradictory knobs.
+    """
+    gpus = {gpu.key: gpu for gpu in (catalogue.gpu(key) for key in spec.gpus)}
+    found = model or catalogue.model(spec.model)
+    price = _price_filter(spec.price, catalogue)
+    weight_format(spec.weight_dtype, found.weight_dtype)
+    kv_format(spec.kv_dtype)
+    for gpu in gpus.values():
+        resolve_engine(spec.engine, gpu, found, spec.max_model_len)
+    resolved = spec.model_copy(
+        update={"model": found.key, "gpus": tuple(gpus), "tp": tuple(sorted(set(spec.tp))), "price": price}
+    )
+    return ResolvedPlan(
+        spec=resolved,
+        model=found,
+        gpus=tuple(gpus.values()),
+        prices=_offers(catalogue, tuple(gpus), price),
+        trace=trace,
+        catalogue_version=catalogue.version,
+    )
+
+
+def resolve_replay(
+    spec: ReplaySpec, catalogue: Catalogue, *, trace: TraceRef, model: ModelSpec | None = None
+) -> ResolvedReplay:
+    """Looks up every key of a replay; on-demand offers price it.
+
+    Raises:
+        SpecError: unknown or ambiguous names, with the nearest ones.
+    """
+    gpu = catalogue.gpu(spec.deployment.gpu)
+    found = model or catalogue.model(spec.deployment.model)
+    weight_format(spec.deployment.weight_dtype, found.weight_dtype)
+    kv_format(spec.deployment.kv_dtype)
+    resolve_engine(spec.deployment.engine, gpu, found, spec.deployment.max_model_len)
+    deployment = spec.deployment.model_copy(update={"model": found.key, "gpu": gpu.key})
+    return ResolvedReplay(
+        spec=spec.model_copy(update={"deployment": deployment}),
+        model=found,
+        gpu=gpu,
+        prices=_offers(catalogue, (gpu.key,), PriceFilter()),
+        trace=trace,
+        catalogue_version=catalogue.version,
+    )
+
+
+def _price_filter(price: PriceFilter, catalogue: Catalogue) -> PriceFilter:
+    own: dict[str, float] = {}
+    for name, usd in price.usd_per_gpu_hour.items():
+        key = catalogue.gpu(name).key
+        if own.get(key, usd) != usd:
+            detail = f"two different prices are given for {key}"
+            raise SpecError(
+                "price.twice", detail, [FieldError(detail, field="price", cure="give one price a GPU type")]
+            )
+        own[key] = usd
+    return price.model_copy(update={"usd_per_gpu_hour": dict(sorted(own.items()))})
+
+
+def _offers(catalogue: Catalogue, gpus: tuple[str, ...], price: PriceFilter) -> tuple[Price, ...]:
+    return tuple(offer for key in gpus for offer in catalogue.offers(key, price))

@@ -1,0 +1,48 @@
+"""Sentences about figures, in plain words with units that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from replay.planning.document import CurvePoint
+from replay.specs import Objective
+
+REJECTIONS = {
+    "too_long_for_model": "longer than the model's limit",
+    "too_large_for_kv": "larger than the KV cache of one replica",
+    "prompt_over_batch_budget": "longer than a batch may be without chunked prefill",
+    "truncated_at_max_model_len": "cut off at the model's limit",
+    "unfinished": "not finished",
+}
+
+
+def quantity(seconds: float) -> str:
+    """``38.4 ms`` or ``2.35 s``: three significant digits."""
+    if seconds < 1.0:
+        return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:.0f} s"
+
+
+def objective_text(objective: Objective) -> str:
+    """``ttft_p99 <= 2 s``."""
+    return f"{objective.name} <= {quantity(objective.threshold_s)}"
+
+
+def rejected_sentence(rejected: Mapping[str, int], requests: int) -> str:
+    """Which requests this deployment can never serve."""
+    parts = ", ".join(f"{count} {REJECTIONS.get(reason, reason)}" for reason, count in rejected.items())
+    return f"{sum(rejected.values())} of {requests} requests can never be served: {parts}"
+
+
+def unmet_sentence(point: CurvePoint) -> str:
+    """Why a replayed count fails."""
+    if point.saturated:
+        return f"the load is {point.load_factor:.2f} times the capacity (saturated)"
+    missed = [
+        f"{row.name} is {quantity(row.value_s)} against {quantity(row.threshold_s)}"
+        for row in point.objectives
+        if not row.met and row.value_s is not None
+    ]
+    if point.rejected:
+        missed.append(f"{sum(point.rejected.values())} requests are not served")
+    return " and ".join(missed) if missed else "not every request finished"
