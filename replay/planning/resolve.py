@@ -101,8 +101,8 @@ def resolve_plan(
 ) -> ResolvedPlan:
     """Looks up every key of a plan. ``model`` replaces the lookup where the user gave a ``config.json``.
 
-    GPU types named twice (also by alias) count once; a price of the user's for any spelling goes to that GPU type. Knobs
-    and number formats are tried here, so that a mistake in them is refused at once and not found in every candidate.
+    GPU types named twice (also by alias) count once; a price of the user's for any spelling goes to that GPU type.
+    Knobs and number formats are tried here, so that a mistake in them is refused at once.
 
     Raises:
         SpecError: unknown or ambiguous names, with the nearest ones; unknown or contradictory knobs.

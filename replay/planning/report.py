@@ -1,0 +1,282 @@
+"""Puts a plan's candidates, or one replay, into the report document. Equal input gives equal bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
+
+from replay.planning.cost import Pricing, cost_of
+from replay.planning.document import (
+    CalibrationRef,
+    CandidateResult,
+    EngineInfo,
+    Infeasible,
+    Operating,
+    PlanReport,
+    ProvenanceInfo,
+    Recommendation,
+    ReplayReport,
+    Verdict,
+    WorkloadInfo,
+    WorkloadSummary,
+    dump_report,
+)
+from replay.planning.figures import engine_info, memory_breakdown, operating, step_time_info, summarise_workload
+from replay.planning.rank import rank
+from replay.planning.resolve import ResolvedPlan, ResolvedReplay
+from replay.planning.wording import objective_text, quantity, rejected_sentence
+from replay.results import ReplayResult
+from replay.specs import PriceFilter, Transform
+from replay.workload import Workload
+
+if TYPE_CHECKING:
+    from replay.deployment import Deployment
+
+METHOD = (
+    "Every figure comes from replaying the workload's own arrivals and lengths through the engine's scheduler, "
+    "step by step; arrivals are never re-drawn.",
+    "A step's duration comes from the step-time record named under provenance; "
+    "KV capacity from the GPU's usable memory.",
+    "TTFT and E2E count from the request's arrival, queueing included; percentiles are numpy-linear over finished "
+    "requests; ITL is pooled over tokens, with percentiles to 0.4 %.",
+    "Load factor is offered requests per second over what the replicas sustain with a queue that never empties, "
+    "on the same mix.",
+)
+PLAN_METHOD = (
+    "A candidate's replica count is the smallest that passes: no saturation, every request served, every objective "
+    "met. The count below it was replayed too and fails.",
+    "Costs are whole instances of the cheapest matching offer, without tax; a month is 730 hours; cost per token "
+    "divides what is paid by the tokens that the workload brings.",
+)
+LIMITS = (
+    "Network time between client and server, other tenants, failures, start-up and roll-out of replicas are not "
+    "included.",
+    "Prompts are computed in full: hits in a prefix cache would lower TTFT and load.",
+    "Prices are those of the named source at the named date, not a quote.",
+)
+ANALYTIC_LIMIT = (
+    "Step times are estimates from data sheets, not measurements: a step time that is x % longer raises the load "
+    "factor by x %, and latencies near saturation by several times x %. Measure one low-load run of the deployment "
+    "before buying."
+)
+
+
+def build_plan_report(
+    plan: ResolvedPlan,
+    results: Sequence[CandidateResult],
+    *,
+    workload: WorkloadSummary,
+    ingest: Mapping[str, JsonValue],
+    kernel_version: str,
+) -> dict[str, JsonValue]:
+    """The document of a plan. ``results`` in any order, one a candidate; ``ingest`` is the ingest job's report.
+
+    Raises:
+        ValueError: where a candidate's result is missing or given twice.
+    """
+    by_candidate = {(result.gpu, result.tp): result for result in results}
+    wanted = [(candidate.gpu_key, candidate.tp) for candidate in plan.candidates()]
+    if len(results) != len(wanted) or set(by_candidate) != set(wanted):
+        raise ValueError(f"results for {sorted(by_candidate)} do not match the candidates {sorted(wanted)}")
+    ordered = [by_candidate[key] for key in wanted]
+    recommendations = rank(r.recommendation for r in ordered if r.recommendation is not None)
+    infeasible = tuple(r.infeasible for r in ordered if r.infeasible is not None)
+    spec = plan.spec
+    calibrations = _calibrations(ordered)
+    report = PlanReport(
+        name=spec.name,
+        verdict=_plan_verdict(plan, recommendations, infeasible),
+        model=plan.model.key,
+        workload=_workload_info(workload, plan.trace.name, spec.transform, ingest),
+        provenance=_provenance(
+            plan,
+            calibrations,
+            next((result.engine for result in ordered if result.engine is not None), None),
+            spec.engine.preset,
+            spec.seed,
+            kernel_version,
+        ),
+        method=METHOD + PLAN_METHOD,
+        limits=_limits(calibrations),
+        warnings=_warnings(workload, ingest, calibrations) + _price_warnings(recommendations),
+        objectives=tuple(objective_text(objective) for objective in spec.objectives),
+        constraints={
+            "max_gpus": spec.max_gpus,
+            "max_usd_per_hour": spec.max_usd_per_hour,
+            "provider": spec.price.provider,
+            "region": spec.price.region,
+            "term": spec.price.term,
+        },
+        recommendations=recommendations,
+        infeasible=infeasible,
+    )
+    return dump_report(report)
+
+
+def build_replay_report(
+    replay: ResolvedReplay,
+    deployment: Deployment,
+    result: ReplayResult,
+    workload: Workload,
+    *,
+    ingest: Mapping[str, JsonValue],
+    kernel_version: str,
+) -> dict[str, JsonValue]:
+    """The document of a replay of one deployment."""
+    figures = operating(result, workload, ())
+    step_time, engine = step_time_info(deployment), engine_info(deployment)
+    spec, tp, replicas = replay.spec, replay.spec.deployment.tp, result.replicas
+    summary = summarise_workload(workload)
+    calibration = CalibrationRef(
+        gpu=replay.gpu.key,
+        calibration_id=step_time.calibration_id,
+        provenance=step_time.provenance,
+        stated_error=step_time.stated_error,
+    )
+    pricing = Pricing(replay.gpu.key, tp, PriceFilter(), replay.prices)
+    report = ReplayReport(
+        verdict=_replay_verdict(figures, replay.gpu.key, tp, replicas),
+        model=replay.model.key,
+        workload=_workload_info(summary, replay.trace.name, spec.transform, ingest),
+        provenance=_provenance(
+            replay, (calibration,), engine, spec.deployment.engine.preset, spec.seed, kernel_version
+        ),
+        method=METHOD,
+        limits=_limits((calibration,)),
+        warnings=_warnings(summary, ingest, (calibration,)) + _rejection_warnings(figures),
+        gpu=replay.gpu.key,
+        tp=tp,
+        replicas=replicas,
+        gpus=tp * replicas,
+        operating=figures,
+        cost=cost_of(
+            pricing,
+            replicas,
+            prompt_tokens=result.prompt_tokens,
+            output_tokens=result.output_tokens,
+            span_s=workload.span_s,
+        ),
+        memory=memory_breakdown(deployment.memory),
+        engine=engine,
+        step_time=step_time,
+    )
+    return dump_report(report)
+
+
+def _plan_verdict(
+    plan: ResolvedPlan, recommendations: tuple[Recommendation, ...], infeasible: tuple[Infeasible, ...]
+) -> Verdict:
+    objectives = " and ".join(objective_text(objective) for objective in plan.spec.objectives)
+    if not recommendations:
+        first = infeasible[0]
+        who = (
+            "The candidate does not meet" if len(infeasible) == 1 else f"None of the {len(infeasible)} candidates meets"
+        )
+        sentence = f"{who} {objectives} within the limits; {first.gpu} at tp {first.tp}: {first.reason}."
+        return Verdict(status="no_feasible_candidate", sentence=sentence)
+    best = recommendations[0]
+    what = f"{best.gpus} x {best.gpu} ({best.replicas} replicas of tp {best.tp})"
+    if best.usd_per_hour is None:
+        return Verdict(
+            status="unpriced",
+            sentence=f"{what} meet {objectives}; no price: {best.price_reason}.",
+        )
+    headroom = f", with {best.headroom:.0%} more load to the capacity limit" if best.headroom is not None else ""
+    return Verdict(
+        status="recommended",
+        sentence=f"{what} meet {objectives} at {best.usd_per_hour:.2f} USD per hour, "
+        f"the cheapest of {len(recommendations)} feasible candidates{headroom}.",
+    )
+
+
+def _replay_verdict(figures: Operating, gpu: str, tp: int, replicas: int) -> Verdict:
+    what = f"{tp * replicas} x {gpu} ({replicas} replicas of tp {tp})"
+    if figures.saturated:
+        return Verdict(
+            status="saturated",
+            sentence=f"{what} cannot keep up: the load is {figures.load_factor:.2f} times the capacity of "
+            f"{figures.sustainable_rps:.3g} requests per second; the latencies are no operating point.",
+        )
+    if figures.rejected:
+        sentence = f"{what}: {rejected_sentence(figures.rejected, figures.requests)}."
+        return Verdict(status="some_requests_rejected", sentence=sentence)
+    ttft, itl = figures.metrics.ttft_s.p99, figures.metrics.itl_s.p99
+    tail = f"; TTFT p99 {quantity(ttft)}" if ttft is not None else ""
+    tail += f", ITL p99 {quantity(itl)}" if itl is not None else ""
+    return Verdict(
+        status="served",
+        sentence=f"{what} serve all {figures.requests} requests at {figures.load_factor:.0%} of capacity{tail}.",
+    )
+
+
+def _workload_info(
+    summary: WorkloadSummary, trace_name: str, transform: Transform, ingest: Mapping[str, JsonValue]
+) -> WorkloadInfo:
+    fields = {name: getattr(summary, name) for name in type(summary).model_fields}
+    return WorkloadInfo(**fields, trace_name=trace_name, transform=transform, ingest=dict(ingest))
+
+
+def _calibrations(results: Sequence[CandidateResult]) -> tuple[CalibrationRef, ...]:
+    found = {
+        (result.gpu, result.step_time.calibration_id): CalibrationRef(
+            gpu=result.gpu,
+            calibration_id=result.step_time.calibration_id,
+            provenance=result.step_time.provenance,
+            stated_error=result.step_time.stated_error,
+        )
+        for result in results
+        if result.step_time is not None
+    }
+    return tuple(found.values())
+
+
+def _provenance(
+    resolved: ResolvedPlan | ResolvedReplay,
+    calibrations: tuple[CalibrationRef, ...],
+    engine: EngineInfo | None,
+    preset: str,
+    seed: int,
+    kernel_version: str,
+) -> ProvenanceInfo:
+    return ProvenanceInfo(
+        trace_sha256=resolved.trace.sha256,
+        catalogue_version=resolved.catalogue_version,
+        kernel_version=kernel_version,
+        engine_preset=preset,
+        engine_version=engine.version if engine is not None else preset,
+        seed=seed,
+        input_hash=resolved.input_hash(),
+        calibrations=calibrations,
+    )
+
+
+def _limits(calibrations: tuple[CalibrationRef, ...]) -> tuple[str, ...]:
+    analytic = any(calibration.provenance == "analytic" for calibration in calibrations)
+    return (*LIMITS, ANALYTIC_LIMIT) if analytic else LIMITS
+
+
+def _warnings(
+    workload: WorkloadSummary, ingest: Mapping[str, JsonValue], calibrations: tuple[CalibrationRef, ...]
+) -> tuple[str, ...]:
+    said = ingest.get("warnings")
+    warnings = [text for text in said if isinstance(text, str)] if isinstance(said, list) else []
+    if workload.excluded:
+        parts = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in workload.excluded.items())
+        warnings.append(f"{sum(workload.excluded.values())} requests of the trace are not in the workload: {parts}.")
+    analytic = sorted({c.gpu for c in calibrations if c.provenance == "analytic"})
+    if analytic:
+        warnings.append(f"Step times of {', '.join(analytic)} are analytic: estimated from data sheets, not measured.")
+    return tuple(warnings)
+
+
+def _price_warnings(recommendations: tuple[Recommendation, ...]) -> tuple[str, ...]:
+    reasons = sorted({found.price_reason for found in recommendations if found.price_reason is not None})
+    return tuple(f"No price: {reason}." for reason in reasons)
+
+
+def _rejection_warnings(figures: Operating) -> tuple[str, ...]:
+    if not figures.rejected:
+        return ()
+    return (f"{rejected_sentence(figures.rejected, figures.requests)}; they are in no latency figure.",)
