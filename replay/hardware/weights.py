@@ -6,7 +6,6 @@ because the allocator rounds each tensor on its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from replay.hardware.dtypes import matrix_bytes
