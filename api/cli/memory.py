@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from api.cli.options import engine_of, engine_options, model_option, options
 from api.cli.output import json_option, print_json, table
+
+if TYPE_CHECKING:
+    from replay.specs import EngineSpec
 
 
 @click.command("memory", short_help="Size the KV cache of one replica on one GPU type.")
@@ -63,11 +67,47 @@ def size(
     from api.cli.lookup import with_gpus, with_model
     from replay.engines import resolve_engine
     from replay.hardware.catalogue import shipped_catalogue
+    from replay.hardware.memory import memory_answer, size_memory
     from replay.specs import EngineSpec
 
     catalogue, model_key = with_model(shipped_catalogue(), model_name)
     catalogue, (gpu_key, *_) = with_gpus(catalogue, (gpu_name,))
-    raise NotImplementedError(resolve_engine, EngineSpec, model_key, gpu_key)
+    model, gpu = catalogue.model(model_key), catalogue.gpu(gpu_key)
+    spec, sized_as = _scheduler_of(EngineSpec.model_validate(engine))
+    # A length beyond the model's own is an answer here (it does not fit), so the engine is resolved without it.
+    fitting = None if max_model_len is None else min(max_model_len, model.max_position)
+    config = resolve_engine(spec, gpu, model, fitting)
+    plan = size_memory(
+        model,
+        gpu,
+        tp=tp,
+        engine_version=sized_as or config.version,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        gpu_memory_utilization=config.gpu_memory_utilization,
+        max_model_len=max_model_len or config.max_model_len,
+        block_size=config.block_size,
+        weight_dtype=weight_dtype,
+        kv_dtype=kv_dtype,
+        enforce_eager=config.enforce_eager,
+    )
+    used = {
+        "model": model.key,
+        "gpu": gpu.key,
+        "max_model_len": max_model_len or config.max_model_len,
+        "gpu_memory_utilization": config.gpu_memory_utilization,
+        "max_num_seqs": config.max_num_seqs,
+        "max_num_batched_tokens": config.max_num_batched_tokens,
+    }
+    return memory_answer(plan) | used
+
+
+def _scheduler_of(spec: EngineSpec) -> tuple[EngineSpec, str | None]:
+    """vLLM before 0.8 is sized though its scheduler is not replayed: knobs as 0.8, memory as the release named."""
+    match = re.match(r"^vllm-0\.([0-7])(\.|$)", spec.preset.strip().lower())
+    if match is None:
+        return spec, None
+    return spec.model_copy(update={"preset": "vllm-0.8"}), spec.preset.strip().lower()
 
 
 def _sentence(answer: dict[str, Any]) -> str:

@@ -140,3 +140,10 @@ def latency(metrics: Metrics) -> Figure:
         data.append({"type": "bar", "name": name, "x": x, "y": y, "marker": {"color": COLOURS[i]}})
     more = {"barmode": "group", "yaxis": {"type": "log", "rangemode": "normal"}}
     return {"data": data, "layout": layout("metric", "seconds (log scale)", **more)}
+
+
+def heat_map(days: list[str], counts: list[list[int | None]], x_title: str) -> Figure:
+    """Requests by day (rows) and hour (columns)."""
+    cells = {"type": "heatmap", "x": list(range(24)), "y": days, "z": counts, "colorscale": "Blues", "reversescale": True}
+    more = {"yaxis": {"autorange": "reversed", "rangemode": "normal"}, "xaxis": {"dtick": 2}}
+    return {"data": [cells | {"colorbar": {"title": {"text": "requests"}}}], "layout": layout(x_title, "", **more)}

@@ -1,0 +1,105 @@
+"""Forms: read without multipart, with bounds; faults tied to the field that caused them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl
+
+from pydantic import ValidationError
+from starlette.requests import Request
+
+from models.errors import AppError, TooLargeError
+from replay.errors import ReplayError
+
+MAX_FORM_BYTES = 512 * 1024
+MAX_FIELDS = 500
+
+
+class Form:
+    """The fields of a submitted form: text, stripped; a missing field is an empty text."""
+
+    def __init__(self, pairs: Iterable[tuple[str, str]] = ()) -> None:
+        self._values: dict[str, list[str]] = {}
+        for name, value in pairs:
+            self._values.setdefault(name, []).append(value.strip())
+
+    def text(self, name: str, default: str = "") -> str:
+        """The last value of a field."""
+        return (self._values.get(name) or [default])[-1]
+
+    def many(self, name: str) -> list[str]:
+        """All values of a field that are not empty (checkboxes)."""
+        return [value for value in self._values.get(name, []) if value]
+
+    def optional(self, name: str) -> str | None:
+        """The value, or ``None`` where it is empty."""
+        return self.text(name) or None
+
+
+async def read_form(request: Request) -> Form:
+    """Dependency: the body of a form, up to 512 KiB and 500 fields.
+
+    Raises:
+        TooLargeError: beyond either bound.
+    """
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_FORM_BYTES:
+            raise TooLargeError(f"a form may hold {MAX_FORM_BYTES:,} bytes; shorten the longest field")
+    try:
+        pairs = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=MAX_FIELDS)
+    except ValueError:
+        raise TooLargeError(f"a form may hold {MAX_FIELDS} fields") from None
+    return Form(pairs)
+
+
+@dataclass
+class Faults:
+    """What is wrong with a form: sentences by field; ``""`` is the form as a whole."""
+
+    by_field: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, name: str, sentence: str) -> None:
+        """Notes a fault, each sentence once."""
+        sentences = self.by_field.setdefault(name, [])
+        if sentence not in sentences:
+            sentences.append(sentence)
+
+    def of(self, name: str) -> list[str]:
+        """The faults of one field."""
+        return self.by_field.get(name, [])
+
+    def __bool__(self) -> bool:
+        return bool(self.by_field)
+
+    def take(self, error: AppError | ReplayError | ValidationError, fields: dict[str, str]) -> None:
+        """Adds an error's faults. ``fields`` maps parts of a spec's path to the form's field names."""
+        if isinstance(error, ValidationError):
+            for one in error.errors(include_url=False, include_context=False, include_input=False):
+                path = [str(part) for part in one["loc"]]
+                self.add(_form_field(path, fields), one["msg"].removeprefix("Value error, "))
+            return
+        for fault in error.errors:
+            name = _form_field((fault.field or "").split("."), fields)
+            cure = f": {fault.cure}" if fault.cure and fault.cure not in fault.detail else ""
+            self.add(name, f"{fault.detail}{cure}")
+        if not error.errors:
+            self.add("", error.detail)
+
+
+def _form_field(path: list[str], fields: dict[str, str]) -> str:
+    return next((fields[part] for part in reversed(path) if part in fields), "")
+
+
+def number(form: Form, name: str, faults: Faults, *, whole: bool = False) -> float | int | None:
+    """A number, or ``None`` where the field is empty; a fault where it is no number."""
+    text = form.text(name)
+    if not text:
+        return None
+    try:
+        return int(text) if whole else float(text)
+    except ValueError:
+        faults.add(name, f"{text!r} is not a {'whole ' if whole else ''}number")
+        return None

@@ -1,0 +1,28 @@
+"""The first page: upload a trace, and what was done last."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from api.auth import Reader
+from api.deps import ReadSession
+from api.pages.render import PageRoute, page
+from models.paging import PageRequest
+from models.use_cases import jobs, reports, traces
+
+router = APIRouter(route_class=PageRoute)
+
+_RECENT = PageRequest(limit=8)
+
+
+@router.get("/")
+def show_home(request: Request, session: ReadSession, principal: Reader) -> Response:
+    """Upload form, recent traces, jobs and reports."""
+    return page(
+        request,
+        "home.html",
+        title="How many GPUs?",
+        traces=traces.list_traces(session, principal, _RECENT).items,
+        jobs=jobs.list_jobs(session, principal, _RECENT).items,
+        reports=reports.list_reports(session, principal, _RECENT).items,
+    )

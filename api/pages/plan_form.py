@@ -1,0 +1,172 @@
+"""The plan form: from text fields to a ``PlanSpec`` and back, with each fault at its field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from api.pages.forms import Faults, Form, number
+from replay.errors import SpecError
+from replay.specs import PlanSpec
+
+METRICS = (("ttft", "TTFT"), ("itl", "ITL"), ("tpot", "TPOT"), ("e2e", "E2E"), ("queue", "queue time"))
+STATISTICS = ("mean", "p50", "p90", "p95", "p99", "p99.9")
+ROWS = range(20)
+"""As many objectives as a plan may have."""
+_DEFAULT_ROWS = (("ttft", "p99", "2", "s"), ("itl", "p99", "100", "ms"))
+
+FIELDS = {
+    "name": "name",
+    "model": "model",
+    "gpu": "gpus",
+    "gpus": "gpus",
+    "tp": "tp",
+    "slo": "slo",
+    "objectives": "slo",
+    "growth": "growth",
+    "window_start_s": "window_start_s",
+    "window_end_s": "window_end_s",
+    "transform": "growth",
+    "preset": "engine",
+    "overrides": "knobs",
+    "router": "router",
+    "weight_dtype": "weight_dtype",
+    "kv_dtype": "kv_dtype",
+    "max_model_len": "max_model_len",
+    "provider": "provider",
+    "region": "region",
+    "term": "term",
+    "usd_per_gpu_hour": "own_prices",
+    "price": "own_prices",
+    "max_gpus": "max_gpus",
+    "max_usd_per_hour": "max_usd_per_hour",
+    "seed": "seed",
+    "trace": "trace",
+}
+"""Part of a spec's path -> field of the form."""
+
+_TEXTS = ("weight_dtype", "kv_dtype")
+_NUMBERS = (("max_model_len", True), ("max_gpus", True), ("max_usd_per_hour", False))
+
+
+def defaults() -> Form:
+    """The form as it is first shown."""
+    pairs = [("tp", "1"), ("tp", "2"), ("tp", "4"), ("tp", "8"), ("growth", "1"), ("engine", "vllm-0.33")]
+    pairs += [("term", "on_demand"), ("router", "round_robin"), ("seed", "0")]
+    for i, row in enumerate(_DEFAULT_ROWS):
+        pairs += [(f"{name}_{i}", value) for name, value in zip(("metric", "statistic", "limit", "unit"), row, strict=True)]
+    return Form(pairs)
+
+
+def rows_shown(form: Form) -> range:
+    """The objective rows to show: those in use, and room for two more."""
+    used = [i + 1 for i in ROWS if form.text(f"limit_{i}")]
+    return range(min(max(used, default=0) + 2, len(ROWS)))
+
+
+def from_spec(spec: PlanSpec) -> Form:
+    """The form that gives this plan again: for a what-if or a schedule."""
+    pairs = [("name", spec.name), ("model", spec.model), ("engine", spec.engine.preset), ("router", spec.router)]
+    pairs += [("gpus", gpu) for gpu in spec.gpus] + [("tp", str(tp)) for tp in spec.tp]
+    for i, objective in enumerate(spec.objectives[: len(ROWS)]):
+        short = objective.threshold_s < 1
+        limit = objective.threshold_s * 1000 if short else objective.threshold_s
+        pairs += [(f"metric_{i}", objective.metric), (f"statistic_{i}", objective.name.removeprefix(f"{objective.metric}_"))]
+        pairs += [(f"limit_{i}", f"{limit:.12g}"), (f"unit_{i}", "ms" if short else "s")]
+    change = spec.transform
+    numbers = (
+        ("growth", change.growth),
+        ("window_start_s", change.window_start_s),
+        ("window_end_s", change.window_end_s),
+        ("max_model_len", spec.max_model_len),
+        ("max_gpus", spec.max_gpus),
+        ("max_usd_per_hour", spec.max_usd_per_hour),
+        ("seed", spec.seed),
+    )
+    pairs += [(name, f"{value:.12g}") for name, value in numbers if value is not None]
+    texts = (("weight_dtype", spec.weight_dtype), ("kv_dtype", spec.kv_dtype), ("term", spec.price.term))
+    texts += (("provider", spec.price.provider), ("region", spec.price.region))
+    pairs += [(name, value) for name, value in texts if value]
+    pairs.append(("knobs", "\n".join(f"{key}={_text(value)}" for key, value in spec.engine.overrides.items())))
+    pairs.append(("own_prices", "\n".join(f"{gpu}={usd:g}" for gpu, usd in spec.price.usd_per_gpu_hour.items())))
+    return Form(pairs)
+
+
+def to_spec(form: Form, faults: Faults) -> PlanSpec | None:
+    """The plan, or ``None`` with its faults noted."""
+    body: dict[str, Any] = {
+        "name": form.text("name"),
+        "model": form.text("model"),
+        "gpus": form.many("gpus"),
+        "tp": form.many("tp"),
+        "objectives": _objectives(form, faults),
+        "engine": {"preset": form.text("engine") or "vllm-0.33", "overrides": _pairs(form, "knobs", faults)},
+        "router": form.text("router") or "round_robin",
+        "price": {
+            "provider": form.optional("provider"),
+            "region": form.optional("region"),
+            "term": form.text("term") or "on_demand",
+            "usd_per_gpu_hour": _pairs(form, "own_prices", faults),
+        },
+    }
+    growth = number(form, "growth", faults)
+    window = {name: number(form, name, faults) for name in ("window_start_s", "window_end_s")}
+    body["transform"] = {"growth": 1.0 if growth is None else growth, **window}
+    body |= {name: form.optional(name) for name in _TEXTS}
+    body |= {name: number(form, name, faults, whole=whole) for name, whole in _NUMBERS}
+    body["seed"] = number(form, "seed", faults, whole=True) or 0
+    for name, sentence in (("model", "name a model"), ("gpus", "choose at least one GPU type"), ("tp", "choose at least one")):
+        if not body[name]:
+            faults.add(name, sentence)
+    if faults:
+        return None
+    try:
+        return PlanSpec.model_validate(body)
+    except (ValidationError, SpecError) as error:
+        faults.take(error, FIELDS)
+        return None
+
+
+def _objectives(form: Form, faults: Faults) -> list[dict[str, Any]]:
+    rows = []
+    for i in ROWS:
+        limit = number(form, f"limit_{i}", faults)
+        if limit is None:
+            continue
+        statistic = form.text(f"statistic_{i}", "p99")
+        scale = 0.001 if form.text(f"unit_{i}") == "ms" else 1.0
+        percentile = None if statistic == "mean" else statistic.removeprefix("p")
+        rows.append({"metric": form.text(f"metric_{i}"), "percentile": percentile, "threshold_s": limit * scale})
+    if not rows and not any(faults.of(f"limit_{i}") for i in ROWS):
+        faults.add("slo", "give at least one limit: without an objective no number of GPUs is right")
+    return rows
+
+
+def _pairs(form: Form, name: str, faults: Faults) -> dict[str, Any]:
+    """``key=value`` lines or commas. Values stay text: the spec reads them."""
+    out: dict[str, Any] = {}
+    for part in form.text(name).replace(",", "\n").splitlines():
+        if not part.strip():
+            continue
+        key, equals, value = part.partition("=")
+        if not equals or not key.strip() or not value.strip():
+            faults.add(name, f"{part.strip()!r} is not of the form name=value")
+        else:
+            out[key.strip()] = _scalar(value.strip())
+    return out
+
+
+def _scalar(text: str) -> bool | int | float | str:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

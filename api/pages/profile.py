@@ -1,0 +1,143 @@
+"""A trace's cleaning report and profile as tables and charts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from api.reports import figures
+from api.reports.sections import Chart
+from api.reports.tables import Cell, Column, Table
+from replay.planning.document import WorkloadSeries
+from replay.traces.report import CleaningReport, HeatCell, IngestReport, LengthProfile, Series, TraceProfile
+
+_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_FIGURE = (Column("figure", "figure", "text"), Column("value", "value"))
+
+
+def context(report: IngestReport) -> dict[str, Any]:
+    """What ``trace.html`` shows of a trace that is ready."""
+    profile = report.profile
+    return {
+        "report": report,
+        "cleaning": cleaning_table(report.cleaning),
+        "rejections": rejection_table(report.cleaning),
+        "rates": rate_table(profile),
+        "lengths": length_table(profile),
+        "load": load_chart(profile.series),
+        "heat": heat_chart(profile.heat_map, profile.heat_map_zone) if profile.heat_map else None,
+        "tenants": tenant_table(profile) if profile.top_tenants else None,
+    }
+
+
+def cleaning_table(cleaning: CleaningReport) -> Table:
+    """Every row accounted for, and what was noticed."""
+    rows: list[tuple[Cell, Cell]] = [
+        ("rows read", cleaning.rows_read),
+        ("rows kept", cleaning.rows_kept),
+        *((f"rows rejected: {rule.replace('_', ' ')}", n) for rule, n in cleaning.rejected_by_rule.items()),
+        ("blank lines", cleaning.blank_lines),
+        ("rows moved by sorting", cleaning.rows_moved_by_sorting),
+        ("times read as", cleaning.time_unit),
+        ("zone of the times", cleaning.time_zone),
+        ("smallest step of the clock, s", cleaning.clock_resolution_s),
+        ("requests at the same instant as the one before", cleaning.tied_requests),
+        ("largest gap, s", cleaning.largest_gap_s),
+        ("requests without a prompt length", f"{cleaning.share_missing_prompt_tokens * 100:.3g} %"),
+        ("requests without an output length", f"{cleaning.share_missing_output_tokens * 100:.3g} %"),
+        ("rows that said 0 prompt tokens", cleaning.zero_prompt_tokens),
+        ("rows that said 0 output tokens", cleaning.zero_output_tokens),
+        ("requests that wait for another (closed loop)", cleaning.closed_loop_requests),
+        *((f"status {status}", n) for status, n in cleaning.status_counts.items()),
+    ]
+    return Table("Cleaning report", _FIGURE, tuple(rows))
+
+
+def rejection_table(cleaning: CleaningReport) -> Table:
+    """The first rejected rows, each with its rule and cure."""
+    columns = (
+        Column("line", "line"),
+        Column("column", "column", "text"),
+        Column("rule", "rule", "text"),
+        Column("cure", "cure", "text"),
+    )
+    rows = tuple((one.line, one.column, one.rule, one.cure) for one in cleaning.rejections)
+    return Table(f"First {len(rows)} of {cleaning.rows_rejected:,} rejected rows", columns, rows)
+
+
+def rate_table(profile: TraceProfile) -> Table:
+    """Rates, burstiness and reuse."""
+    rows: list[tuple[Cell, Cell]] = [
+        ("requests", profile.requests),
+        ("first request (UTC)", profile.start_utc),
+        ("mean requests/s", profile.mean_rps),
+        ("peak requests/s over 1 s", profile.peak_rps_1s),
+        ("peak requests/s over 1 min", profile.peak_rps_1min),
+        ("peak requests/s over 1 h", profile.peak_rps_1h),
+        ("variation of the gaps (1 = Poisson)", profile.gap_cv),
+        ("burstiness per second: variance / mean (1 = Poisson)", profile.dispersion_1s),
+        ("burstiness per minute: variance / mean (1 = Poisson)", profile.dispersion_1min),
+        ("tenants", profile.tenants),
+        ("sessions", profile.sessions),
+        *((f"requests of model {model}", n) for model, n in profile.models.items()),
+    ]
+    if profile.prefix is not None:
+        share = profile.prefix.reusable_share_of_prompt_tokens
+        rows.append(("prompt tokens whose prefix came before (best case of a cache)", f"{share * 100:.3g} %"))
+    for name, value in (("E2E", profile.source_e2e_p50_s), ("TTFT", profile.source_ttft_p50_s)):
+        if value is not None:
+            rows.append((f"median {name} of the system that logged this, s", value))
+    return Table("Profile", _FIGURE, tuple(rows))
+
+
+def length_table(profile: TraceProfile) -> Table:
+    """Token lengths over the requests that state them."""
+    known: tuple[tuple[str, LengthProfile | None], ...] = (
+        ("prompt", profile.prompt_tokens),
+        ("output", profile.output_tokens),
+        ("cached by the old system", profile.cached_tokens),
+        ("reasoning", profile.reasoning_tokens),
+    )
+    names = ("n", "mean", "min", "p50", "p90", "p95", "p99", "max", "total")
+    titles = {"n": "requests", "total": "total tokens"}
+    columns = (Column("tokens per request", "length", "text"), *(Column(titles.get(n, n), n) for n in names))
+    rows = tuple((title, *(getattr(one, name) for name in names)) for title, one in known if one is not None)
+    return Table("Lengths", columns, rows)
+
+
+def load_chart(series: Series) -> Chart:
+    """Requests and tokens over time."""
+    bins = series.bins
+    columns = (
+        Column("from", "start_s", "duration"),
+        Column("requests", "requests"),
+        Column("prompt tokens", "prompt_tokens"),
+        Column("output tokens", "output_tokens"),
+    )
+    rows = tuple((one.start_s, one.requests, one.prompt_tokens, one.output_tokens) for one in bins)
+    drawn = WorkloadSeries(
+        bin_s=series.bin_s,
+        start_s=tuple(one.start_s for one in bins),
+        requests=tuple(one.requests for one in bins),
+        prompt_tokens=tuple(one.prompt_tokens for one in bins),
+        output_tokens=tuple(one.output_tokens for one in bins),
+    )
+    table = Table(f"Load in bins of {series.bin_s:g} s", columns, rows)
+    text = "Requests and tokens that arrive per second."
+    return Chart("load", "Load over time", text, figures.workload(drawn) if bins else None, table)
+
+
+def heat_chart(cells: list[HeatCell], zone: str | None) -> Chart:
+    """Requests by weekday and hour."""
+    counts = {(cell.weekday, cell.hour): cell.requests for cell in cells}
+    grid = [[counts.get((day, hour)) for hour in range(24)] for day in range(7)]
+    columns = (Column("day", "day", "text"), *(Column(f"{hour}", f"hour_{hour}") for hour in range(24)))
+    rows: list[tuple[Cell, ...]] = [(name, *grid[day]) for day, name in enumerate(_DAYS)]
+    figure = figures.heat_map(list(_DAYS), grid, f"hour of the day ({zone or 'UTC'})")
+    return Chart("heat", "When requests come", "Requests by weekday and hour.", figure, Table("Requests by hour", columns, tuple(rows)))
+
+
+def tenant_table(profile: TraceProfile) -> Table:
+    """The largest tenants."""
+    columns = (Column("tenant", "tenant", "text"), Column("requests", "requests"), Column("share", "share", "percent"))
+    rows = tuple((one.tenant, one.requests, one.share) for one in profile.top_tenants)
+    return Table(f"Largest of {profile.tenants:,} tenants", columns, rows)

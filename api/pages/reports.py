@@ -1,0 +1,66 @@
+"""Reports: the list, one report as a page, and its files."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Literal
+
+from fastapi import APIRouter, Request, Response
+from sqlalchemy.orm import Session
+
+from api.auth import Reader
+from api.deps import CurrentServices, ReadSession, ReportId
+from api.pages.paging import CurrentPage
+from api.pages.render import PageRoute, page
+from api.reports import render_csv, render_html
+from api.reports.html import context
+from models.principal import Principal
+from models.services import Services
+from models.tables import Report
+from models.use_cases import reports
+
+router = APIRouter(route_class=PageRoute)
+
+_MEDIA = {"html": "text/html; charset=utf-8", "csv": "text/csv; charset=utf-8", "json": "application/json"}
+
+
+@router.get("/reports")
+def list_reports(request: Request, session: ReadSession, principal: Reader, where: CurrentPage) -> Response:
+    """All reports, newest first."""
+    found = reports.list_reports(session, principal, where.request)
+    return page(request, "reports.html", title="Reports", reports=found.items, next_href=where.next_href(found))
+
+
+@router.get("/reports/{report_id}")
+def show_report(
+    request: Request, session: ReadSession, services: CurrentServices, principal: Reader, report_id: ReportId
+) -> Response:
+    """One report."""
+    row, document = _load(session, services, principal, report_id)
+    return page(request, "report.html", row=row, **context(document))
+
+
+@router.get("/reports/{report_id}/file.{kind}")
+def download_report(
+    session: ReadSession,
+    services: CurrentServices,
+    principal: Reader,
+    report_id: ReportId,
+    kind: Literal["html", "csv", "json"],
+) -> Response:
+    """One report as a file: HTML that opens offline, CSV, or the JSON document."""
+    row, document = _load(session, services, principal, report_id)
+    if kind == "html":
+        body = render_html(document, standalone=True)
+    else:
+        body = render_csv(document) if kind == "csv" else json.dumps(document, indent=2)
+    name = re.sub(r"[^A-Za-z0-9]+", "-", row.name or row.kind).strip("-").lower()[:60] or row.kind
+    disposition = f'attachment; filename="capreplay-{name}.{kind}"'
+    return Response(body, media_type=_MEDIA[kind], headers={"Content-Disposition": disposition})
+
+
+def _load(session: Session, services: Services, principal: Principal, report_id: str) -> tuple[Report, dict[str, Any]]:
+    row = reports.get_report(session, principal, report_id)
+    with reports.open_document(services, row) as file:
+        return row, json.load(file)
