@@ -9,24 +9,23 @@ from fastapi import Depends, Request
 from api.auth import Reader
 from api.context import context_of
 from api.deps import CursorText
-from models.paging import Cursor, Page, PageRequest
+from api.pagination import PageReader
+from models.paging import Page
 
 
 class ListPage:
     """Where a list page starts, and the address of the next one."""
 
     def __init__(self, request: Request, principal: Reader, cursor: CursorText = None) -> None:
-        self._signer = context_of(request).cursors
-        self._scope = f"page:{request.url.path}:{principal.tenant_id}"
         self._path = request.url.path
-        after = Cursor(*self._signer.decode(self._scope, cursor)) if cursor else None
-        self.request = PageRequest(limit=50, after=after)
+        scope = f"page:{request.url.path}:{principal.tenant_id}"
+        self._reader = PageReader(context_of(request).cursors, scope, 50, cursor)
+        self.request = self._reader.request()
 
     def next_href(self, found: Page[Any]) -> str | None:
         """The address of the next page; ``None`` on the last."""
-        if found.next is None:
-            return None
-        return f"{self._path}?cursor={self._signer.encode(self._scope, (found.next.created_at, found.next.id))}"
+        cursor = self._reader.next_cursor(found)
+        return None if cursor is None else f"{self._path}?cursor={cursor}"
 
 
 CurrentPage = Annotated[ListPage, Depends(ListPage)]

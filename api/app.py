@@ -1,0 +1,120 @@
+"""The application: ``create_app(settings)`` builds it whole, with no state outside it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+import structlog
+from fastapi import FastAPI
+from prometheus_client import start_http_server
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+
+from api.context import ApiContext
+from api.health import router as health_router
+from api.middleware import RequestContext
+from api.origin import LocalGuard, is_loopback
+from api.pages import router as pages_router
+from api.problems import install_problem_handlers
+from api.replies import install_replay_handler
+from api.routes import v1_router
+from models.limits import build_rate_limiter
+from models.services import Services, build_services
+from models.settings import Settings
+
+DESCRIPTION = (
+    "Replays production LLM request traces to say how many GPUs, of which type, meet the latency targets, and at what "
+    "cost. Long work answers 202 with the job's address; errors are application/problem+json."
+)
+
+log = structlog.get_logger(__name__)
+
+
+class StartupError(Exception):
+    """The settings do not allow a safe start; the message names the variable and the cure."""
+
+
+def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
+    """Builds the application. Nothing is connected to before the first request or the start of the lifespan.
+
+    ``services``: those of the process, where it has some already; then the caller closes them.
+
+    Raises:
+        StartupError: without API keys on an address that others can reach.
+    """
+    check_exposure(settings)
+    owned = services is None
+    services = services or build_services(settings)
+    context = ApiContext(services, build_rate_limiter(settings))
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        server = None
+        if settings.metrics_port is not None:
+            server, _thread = start_http_server(settings.metrics_port, settings.host, context.metrics.registry)
+        log.info("api started", embedded=settings.embedded, auth=settings.auth_required)
+        try:
+            yield
+        finally:
+            if server is not None:
+                server.shutdown()
+                server.server_close()
+            if owned:
+                services.database.close()
+
+    app = FastAPI(
+        title="capreplay",
+        version=version("capreplay"),
+        description=DESCRIPTION,
+        docs_url=None,  # the interactive pages load scripts from elsewhere, which our policy forbids
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=lifespan,
+        middleware=_middleware(settings, context),
+    )
+    app.state.context = context
+    install_problem_handlers(app)
+    install_replay_handler(app)
+    app.include_router(health_router)
+    app.include_router(v1_router())
+    app.include_router(pages_router)
+    return app
+
+
+def check_exposure(settings: Settings) -> None:
+    """Refuses to serve without keys on an address that others can reach.
+
+    Raises:
+        StartupError: naming the variables.
+    """
+    if not settings.auth_required and not is_loopback(settings.host):
+        raise StartupError(
+            f"CAPREPLAY_HOST={settings.host} can be reached by others, and no API keys are asked for: "
+            "set CAPREPLAY_AUTH=keys (make a key with `capreplay keys`), or CAPREPLAY_HOST=127.0.0.1"
+        )
+
+
+def _middleware(settings: Settings, context: ApiContext) -> list[Middleware]:
+    layers = [Middleware(RequestContext, metrics=context.metrics)]
+    if settings.cors_origins:
+        layers.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=list(settings.cors_origins),
+                allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
+                allow_headers=[
+                    "Authorization",
+                    "Content-Type",
+                    "Content-Digest",
+                    "Idempotency-Key",
+                    "If-Match",
+                    "If-None-Match",
+                ],
+                expose_headers=["ETag", "Location", "Retry-After", "X-Request-Id", "Content-Location"],
+            )
+        )
+    if not settings.auth_required:
+        layers.append(Middleware(LocalGuard))
+    return layers
