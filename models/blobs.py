@@ -53,7 +53,8 @@ class BlobStore(Protocol):
 
 
 class UploadWriter:
-    """Takes a body in, chunk by chunk: counts, hashes, stops at the limit. A context manager that leaves no file behind.
+    """Takes a body in, chunk by chunk: counts, hashes, stops at the limit. A context manager that leaves
+    no file behind.
 
     ``with UploadWriter(folder, limit) as writer: writer.write(chunk); upload = writer.finish()``; once the file is
     finished and moved by ``BlobStore.put_file`` nothing is left to delete. Blocking: call it from a thread.
@@ -81,12 +82,14 @@ class UploadWriter:
         """Appends. Raises TooLargeError the moment the limit is passed."""
         self.bytes += len(chunk)
         if self.bytes > self._limit_bytes:
-            raise TooLargeError(f"the body is larger than the limit of {self._limit_bytes} bytes", code="upload.too_large")
+            raise TooLargeError(
+                f"the body is larger than the limit of {self._limit_bytes} bytes", code="upload.too_large"
+            )
         self._hash.update(chunk)
         self._file.write(chunk)
 
     def finish(self, expected_sha256: str | None = None) -> StoredUpload:
-        """Syncs the file to disk. Raises InvalidError for an empty body, DigestError where the hash is not the expected."""
+        """Syncs the file to disk. Raises InvalidError for an empty body, DigestError for another hash than expected."""
         if self.bytes == 0:
             raise InvalidError("the body is empty: send the trace file as the request body", code="upload.empty")
         sha256 = self._hash.hexdigest()

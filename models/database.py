@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy.orm import Session, sessionmaker
 
 from models.settings import Settings
+
+_RING = "ring"
 
 
 class Doorbell(Protocol):
@@ -23,24 +27,71 @@ class Doorbell(Protocol):
         ...
 
 
+def ring_after_commit(session: Session, job_id: str, queue: str) -> None:
+    """Has the doorbell rung for a job once this session has committed; a rollback forgets it."""
+    session.info.setdefault(_RING, []).append((job_id, queue))
+
+
 class Database:
-    """One engine and its sessions. ``write()`` commits at the end and then rings for new jobs; ``read()`` never writes."""
+    """One engine and its sessions. ``write()`` commits at the end and then rings for new jobs; ``read()`` never writes.
+
+    Nothing is connected to before the first session.
+    """
 
     def __init__(self, settings: Settings, doorbell: Doorbell | None = None) -> None:
-        raise NotImplementedError
+        self.doorbell = doorbell
+        self.engine = make_engine(settings)
+        self._read = sessionmaker(self.engine, expire_on_commit=False, autoflush=False)
+        self._write = sessionmaker(self.engine.execution_options(begin="IMMEDIATE"), expire_on_commit=False)
 
     @contextmanager
     def write(self) -> Iterator[Session]:
         """A session for one write transaction: committed at the end, rolled back on any error."""
-        raise NotImplementedError
-        yield
+        with self._write() as session:
+            with session.begin():
+                yield session
+            rings: list[tuple[str, str]] = session.info.pop(_RING, [])
+        if rings and self.doorbell is not None:
+            self.doorbell.ring(rings)
 
     @contextmanager
     def read(self) -> Iterator[Session]:
         """A session for reading."""
-        raise NotImplementedError
-        yield
+        with self._read() as session:
+            yield session
 
     def close(self) -> None:
         """Closes the doorbell and all connections."""
-        raise NotImplementedError
+        if self.doorbell is not None:
+            self.doorbell.close()
+        self.engine.dispose()
+
+
+def make_engine(settings: Settings) -> Engine:
+    """The engine for the settings' URL, SQLite or PostgreSQL."""
+    url = make_url(settings.resolved_database_url)
+    if url.get_backend_name() == "sqlite":
+        if url.database:
+            Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+        engine = create_engine(url, pool_size=settings.db_pool_size, max_overflow=settings.db_max_overflow)
+        event.listen(engine, "connect", _set_up_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    return create_engine(
+        url,
+        pool_size=settings.db_pool_size,
+        max_overflow=settings.db_max_overflow,
+        pool_pre_ping=True,
+        pool_timeout=10,
+        connect_args={"connect_timeout": 5},
+    )
+
+
+def _set_up_sqlite(connection: Any, _record: object) -> None:
+    connection.isolation_level = None  # the driver's own BEGIN is deferred: concurrent updates would be lost
+    for pragma in ("journal_mode=WAL", "busy_timeout=5000", "foreign_keys=ON", "synchronous=NORMAL"):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN " + connection.get_execution_options().get("begin", "DEFERRED"))

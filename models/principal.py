@@ -17,8 +17,8 @@ LOCAL_TENANT_ID = "tnt_00000000000000000000000000000001"
 class Principal:
     """The tenant a request acts for, the scopes it holds, and the API key it came with (``None``: local or a job).
 
-    ``traces:write`` uploads and deletes traces; ``jobs:write`` starts and cancels replays, plans and schedules, and adds
-    catalogue entries; ``reports:read`` reads everything; ``admin`` also manages keys, and implies the others.
+    ``traces:write`` uploads and deletes traces; ``jobs:write`` starts and cancels replays, plans and schedules, and
+    adds catalogue entries; ``reports:read`` reads everything; ``admin`` also manages keys, and implies the others.
     """
 
     tenant_id: str

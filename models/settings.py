@@ -24,7 +24,9 @@ class Settings(BaseSettings):
     database_url: str = Field(default="", description="SQLAlchemy URL; empty: SQLite in the data folder")
     broker_url: str = Field(default="", description="Celery broker URL; empty: a folder queue in the data folder")
     broker_key_prefix: str = Field(default="capreplay:", description="Prefix of every key in Redis")
-    blob_dir: Path | None = Field(default=None, description="Folder of the blobs, shared by all hosts; empty: DATA/blobs")
+    blob_dir: Path | None = Field(
+        default=None, description="Folder of the blobs, shared by all hosts; empty: DATA/blobs"
+    )
 
     # the web server
     host: str = Field(default="127.0.0.1", description="Address that the API binds to")
@@ -39,7 +41,8 @@ class Settings(BaseSettings):
         default="auto", description="keys: API keys needed; local: none; auto: local in embedded mode only"
     )
     secret_key: SecretStr | None = Field(
-        default=None, description="Signs cursors and forms; needed outside embedded mode, where one is made on first start"
+        default=None,
+        description="Signs cursors and forms; needed outside embedded mode, where one is made on first start",
     )
 
     # logs
@@ -55,14 +58,16 @@ class Settings(BaseSettings):
     ingest_max_decompressed_bytes: int = Field(default=64 * GIB, ge=1, description="Largest trace after decompression")
     ingest_max_ratio: float = Field(default=200.0, gt=1, description="Largest compression ratio")
     ingest_max_rows: int = Field(default=200_000_000, ge=1, description="Most rows of a trace")
-    ingest_max_line_bytes: int = Field(default=1024**2, ge=1024, description="Longest line")
-    ingest_max_columns: int = Field(default=512, ge=1, description="Most columns")
+    ingest_max_line_bytes: int = Field(default=16 * 1024**2, ge=1024, description="Longest line")
+    ingest_max_columns: int = Field(default=500, ge=1, description="Most columns")
     blob_grace_s: float = Field(default=86400.0, ge=0, description="Age after which an unused blob is deleted")
     tmp_grace_s: float = Field(default=86400.0, ge=0, description="Age after which an abandoned upload is deleted")
 
     # limits of a tenant without its own
     requests_per_minute: int = Field(default=600, ge=1, description="Requests a minute of one tenant")
-    max_live_jobs: int = Field(default=100, ge=1, description="Queued and running jobs of one tenant (a plan counts once)")
+    max_live_jobs: int = Field(
+        default=100, ge=1, description="Queued and running jobs of one tenant (a plan counts once)"
+    )
     max_stored_bytes: int = Field(default=200 * GIB, ge=1, description="Bytes of uploads one tenant keeps")
     idempotency_ttl_s: float = Field(default=86400.0, gt=0, description="How long an Idempotency-Key is remembered")
 
@@ -71,7 +76,9 @@ class Settings(BaseSettings):
     job_heartbeat_s: float = Field(default=1.0, gt=0, description="Time between two heartbeats of a running job")
     job_stale_s: float = Field(default=60.0, gt=0, description="Silence after which a running job is taken as lost")
     job_time_limit_s: int = Field(default=3600, ge=1, description="Hard limit on one attempt")
-    job_redispatch_s: float = Field(default=60.0, gt=0, description="Wait before an unclaimed job is sent again; doubles")
+    job_redispatch_s: float = Field(
+        default=60.0, gt=0, description="Wait before an unclaimed job is sent again; doubles"
+    )
     dispatch_interval_s: float = Field(default=10.0, gt=0, description="Time between two dispatcher ticks")
     reap_interval_s: float = Field(default=30.0, gt=0, description="Time between two reaper ticks")
     schedule_interval_s: float = Field(default=30.0, gt=0, description="Time between two schedule ticks")
@@ -91,7 +98,9 @@ class Settings(BaseSettings):
     )
     worker_warmup: bool = Field(default=True, description="Compile the kernels when a job process starts")
 
-    @field_validator("worker_concurrency", "worker_memory_limit_mib", "metrics_port", "worker_metrics_port", mode="before")
+    @field_validator(
+        "worker_concurrency", "worker_memory_limit_mib", "metrics_port", "worker_metrics_port", mode="before"
+    )
     @classmethod
     def _empty_is_none(cls, value: object) -> object:
         return None if value == "" else value
@@ -140,7 +149,7 @@ class Settings(BaseSettings):
         return self.blobs_path.parent / "tmp" if self.blob_dir is None else self.blob_dir / "tmp"
 
     def signing_key(self) -> bytes:
-        """The secret that signs cursors and forms; in embedded mode made once and kept in the data folder (mode 600)."""
+        """The secret that signs cursors and forms; in embedded mode made once, kept in the data folder (mode 600)."""
         if self.secret_key is not None:
             return self.secret_key.get_secret_value().encode()
         path = self.data_dir / "secret_key"

@@ -47,7 +47,7 @@ class Base(DeclarativeBase):
     type_annotation_map = {  # noqa: RUF012 - SQLAlchemy reads a plain class attribute
         datetime: UtcDateTime(),
         int: BigInteger().with_variant(Integer(), "sqlite"),
-        dict[str, Any]: JSON(),
-        list[Any]: JSON(),
+        dict[str, Any]: JSON(none_as_null=True),
+        list[Any]: JSON(none_as_null=True),
         str: String(),
     }

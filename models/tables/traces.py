@@ -56,6 +56,7 @@ class Trace(Base):
         Index(None, "tenant_id", "created_at", "id"),
         Index(None, "tenant_id", "stream", "created_at"),
         Index(None, "source_sha256"),
+        Index(None, "ingest_job_id"),
         Index(None, "canonical_sha256"),
         Index(
             "uq_traces_tenant_id_content_key",

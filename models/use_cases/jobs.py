@@ -6,8 +6,12 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
+from models import jobs
+from models.errors import ConflictError, NotFoundError
 from models.paging import Page, PageRequest
 from models.principal import Principal
+from models.repositories import jobs as job_rows
+from models.repositories import reports as report_rows
 from models.services import Services
 from models.tables import Job
 
@@ -25,7 +29,14 @@ class JobDetail:
 
 def get_job(session: Session, principal: Principal, job_id: str) -> JobDetail:
     """One job. Its ``job.version`` changes with each write but not with children's progress. Raises NotFoundError."""
-    raise NotImplementedError
+    principal.require("reports:read")
+    job = _get_top_level(session, principal, job_id)
+    report = report_rows.find_of_job(session, principal.tenant_id, job.id)
+    if job.kind != "plan":
+        return JobDetail(job, job.progress, {}, report.id if report else None)
+    children, done = job_rows.children_summary(session, job.id)
+    progress = 1.0 if job.status == "succeeded" else min(0.99, max(job.progress, done))
+    return JobDetail(job, progress, children, report.id if report else None)
 
 
 def list_jobs(
@@ -39,12 +50,15 @@ def list_jobs(
     schedule_id: str | None = None,
 ) -> Page[Job]:
     """The tenant's top-level jobs (kinds ingest, replay, plan), newest first."""
-    raise NotImplementedError
+    principal.require("reports:read")
+    filters = {"status": status, "kind": kind, "trace_id": trace_id, "schedule_id": schedule_id}
+    return job_rows.list_jobs(session, principal.tenant_id, page, filters)
 
 
 def list_children(session: Session, principal: Principal, job_id: str) -> list[Job]:
     """The children of a plan, in candidate order. Raises NotFoundError."""
-    raise NotImplementedError
+    principal.require("reports:read")
+    return job_rows.list_children(session, _get_top_level(session, principal, job_id).id)
 
 
 def cancel_job(session: Session, principal: Principal, services: Services, job_id: str) -> Job:
@@ -52,4 +66,16 @@ def cancel_job(session: Session, principal: Principal, services: Services, job_i
 
     Repeating it is harmless. Raises NotFoundError; ConflictError ``job.finished`` where it has succeeded or failed.
     """
-    raise NotImplementedError
+    principal.require("jobs:write")
+    job = _get_top_level(session, principal, job_id)
+    jobs.cancel(session, job, services.clock())
+    if job.status in ("succeeded", "failed"):
+        raise ConflictError(f"the job has {job.status} already", code="job.finished")
+    return job
+
+
+def _get_top_level(session: Session, principal: Principal, job_id: str) -> Job:
+    job = job_rows.get_job(session, principal.tenant_id, job_id)
+    if job.kind not in job_rows.TOP_LEVEL_KINDS:
+        raise NotFoundError(f"there is no job {job_id[:60]!r}", code="job.not_found")
+    return job

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
+from models import jobs
+from models.hashing import canonical_json, code_version, input_hash, sha256_text
 from models.jobs import StartedJob
 from models.principal import Principal
+from models.repositories import jobs as job_rows
 from models.services import Services
+from models.use_cases.catalogue import catalogue_for
+from models.use_cases.limits import check_live_jobs
+from models.use_cases.plans import trace_ref
+from models.use_cases.traces import get_ready_trace
+from replay.planning.resolve import resolve_replay
 from replay.specs import ReplaySpec
 
 
@@ -24,4 +32,33 @@ def start_replay(
 
     Raises NotFoundError, ConflictError (trace not ready), LimitError, and the domain's SpecError.
     """
-    raise NotImplementedError
+    principal.require("jobs:write")
+    trace = get_ready_trace(session, principal, trace_id)
+    replay = resolve_replay(spec, catalogue_for(session, principal), trace=trace_ref(trace))
+    document = {
+        "schema_version": 1,
+        "replay": replay.model_dump(mode="json"),
+        "name": name,
+        "trace_id": trace.id,
+        "canonical_sha256": trace.canonical_sha256,
+        "ingest_report_sha256": sha256_text(canonical_json(trace.report)),
+    }
+    hashed = input_hash(
+        "replay", {name: value for name, value in document.items() if name != "trace_id"}, code_version()
+    )
+    if (found := job_rows.find_shared(session, principal.tenant_id, hashed)) is not None:
+        return StartedJob(found, created=False)
+    check_live_jobs(session, principal, services)
+    job = jobs.new_job(
+        tenant_id=principal.tenant_id,
+        kind="replay",
+        name=name,
+        spec=document,
+        input_hash=hashed,
+        code_version=code_version(),
+        settings=services.settings,
+        now=services.clock(),
+        trace_id=trace.id,
+        request_id=request_id,
+    )
+    return jobs.create(session, job)

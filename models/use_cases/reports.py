@@ -6,8 +6,11 @@ from typing import BinaryIO
 
 from sqlalchemy.orm import Session
 
+from models.errors import NotFoundError
 from models.paging import Page, PageRequest
 from models.principal import Principal
+from models.repositories import jobs as job_rows
+from models.repositories import reports as report_rows
 from models.services import Services
 from models.tables import Report
 
@@ -16,24 +19,33 @@ def list_reports(
     session: Session, principal: Principal, page: PageRequest, *, kind: str | None = None, trace_id: str | None = None
 ) -> Page[Report]:
     """The tenant's reports, newest first."""
-    raise NotImplementedError
+    principal.require("reports:read")
+    return report_rows.list_reports(session, principal.tenant_id, page, kind, trace_id)
 
 
 def get_report(session: Session, principal: Principal, report_id: str) -> Report:
     """One report's row. Raises NotFoundError."""
-    raise NotImplementedError
+    principal.require("reports:read")
+    return report_rows.get_report(session, principal.tenant_id, report_id)
 
 
 def get_report_of_job(session: Session, principal: Principal, job_id: str) -> Report:
     """The report of a succeeded plan or replay. Raises NotFoundError, also while there is none yet."""
-    raise NotImplementedError
+    principal.require("reports:read")
+    job = job_rows.get_job(session, principal.tenant_id, job_id)
+    report = report_rows.find_of_job(session, principal.tenant_id, job.id)
+    if report is None:
+        raise NotFoundError(f"the job {job.id} is {job.status} and has no report", code="report.not_found")
+    return report
 
 
 def open_document(services: Services, report: Report) -> BinaryIO:
     """The report's JSON (``replay.planning.document``), canonical bytes. The caller closes it."""
-    raise NotImplementedError
+    return services.blobs.open(report.document_sha256)
 
 
 def open_requests(services: Services, report: Report) -> BinaryIO:
     """The per-request table of a replay, Parquet. Raises NotFoundError for a plan's report."""
-    raise NotImplementedError
+    if report.requests_sha256 is None:
+        raise NotFoundError("only the report of a replay has a table of requests", code="report.no_requests")
+    return services.blobs.open(report.requests_sha256)

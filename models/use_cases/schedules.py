@@ -4,15 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from itertools import islice
+from typing import Any, Literal
 
+import structlog
 from sqlalchemy.orm import Session
 
+from models import cron as cron_text
+from models.errors import AppError, ConflictError, InvalidError, VersionError
+from models.ids import new_id
 from models.paging import Page, PageRequest
-from models.principal import Principal
+from models.principal import Principal, local_principal
+from models.repositories import jobs as job_rows
+from models.repositories import schedules as schedule_rows
+from models.repositories import traces as trace_rows
 from models.services import Services
-from models.tables import Job, Schedule, ScheduleRun
+from models.tables import Job, Schedule, ScheduleRun, Trace
+from models.use_cases import audit
+from models.use_cases.catalogue import catalogue_for
+from models.use_cases.plans import start_plan
+from replay.errors import SpecError
+from replay.planning.resolve import TraceRef, resolve_plan
 from replay.specs import PlanSpec
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -48,18 +63,42 @@ def create_schedule(
     trace_id: str | None = None,
     stream: str | None = None,
 ) -> Schedule:
-    """Exactly one of ``trace_id`` and ``stream``. Raises InvalidError (cron, zone, source), NotFoundError, SpecError."""
-    raise NotImplementedError
+    """Repeats ``plan`` on either ``trace_id`` or ``stream``. Raises InvalidError, NotFoundError, SpecError."""
+    principal.require("jobs:write")
+    now = services.clock()
+    _check_source(session, principal, trace_id, stream)
+    _check_plan(session, principal, plan)
+    _check_name(name)
+    schedule = Schedule(
+        id=new_id("sch"),
+        tenant_id=principal.tenant_id,
+        name=name,
+        cron=cron,
+        zone=zone,
+        plan=plan.model_dump(mode="json"),
+        trace_id=trace_id,
+        stream=stream,
+        status="active",
+        next_run_at=cron_text.next_occurrence(cron, zone, now),
+        created_at=now,
+        updated_at=now,
+    )
+    session.add(schedule)
+    audit.note(session, principal, services, "schedule.create", schedule.id, cron=cron, zone=zone)
+    session.flush()
+    return schedule
 
 
 def list_schedules(session: Session, principal: Principal, page: PageRequest) -> Page[Schedule]:
     """The tenant's schedules, newest first."""
-    raise NotImplementedError
+    principal.require("reports:read")
+    return schedule_rows.list_schedules(session, principal.tenant_id, page)
 
 
 def get_schedule(session: Session, principal: Principal, schedule_id: str) -> Schedule:
     """One schedule. Raises NotFoundError."""
-    raise NotImplementedError
+    principal.require("reports:read")
+    return schedule_rows.get_schedule(session, principal.tenant_id, schedule_id)
 
 
 def update_schedule(
@@ -75,12 +114,43 @@ def update_schedule(
 
     Raises NotFoundError; VersionError where ``version`` is not the current one; InvalidError.
     """
-    raise NotImplementedError
+    principal.require("jobs:write")
+    schedule = schedule_rows.get_schedule(session, principal.tenant_id, schedule_id, lock=True)
+    if version is not None and version != schedule.version:
+        raise VersionError("the schedule was changed since you read it: read it again")
+    now = services.clock()
+    if change.name is not None:
+        _check_name(change.name)
+        schedule.name = change.name
+    if change.plan is not None:
+        _check_plan(session, principal, change.plan)
+        schedule.plan = change.plan.model_dump(mode="json")
+    if change.trace_id is not None or change.stream is not None:
+        _check_source(session, principal, change.trace_id, change.stream)
+        schedule.trace_id, schedule.stream = change.trace_id, change.stream
+    retimed = (change.cron or schedule.cron, change.zone or schedule.zone) != (schedule.cron, schedule.zone)
+    schedule.cron, schedule.zone = change.cron or schedule.cron, change.zone or schedule.zone
+    resumed = change.status == "active" and schedule.status == "paused"
+    schedule.status = change.status or schedule.status
+    if schedule.status == "paused":
+        cron_text.next_occurrence(schedule.cron, schedule.zone, now)  # a bad text is refused now, not at the resumption
+        schedule.next_run_at = None
+    elif retimed or resumed:
+        schedule.next_run_at = cron_text.next_occurrence(schedule.cron, schedule.zone, now)
+    schedule.updated_at = now
+    schedule.version += 1
+    audit.note(session, principal, services, "schedule.update", schedule.id, status=schedule.status)
+    session.flush()
+    return schedule
 
 
 def delete_schedule(session: Session, principal: Principal, services: Services, schedule_id: str) -> None:
     """Deletes it with its runs; jobs and reports stay. Raises NotFoundError."""
-    raise NotImplementedError
+    principal.require("jobs:write")
+    schedule = schedule_rows.get_schedule(session, principal.tenant_id, schedule_id, lock=True)
+    session.delete(schedule)
+    audit.note(session, principal, services, "schedule.delete", schedule_id)
+    session.flush()
 
 
 def run_now(
@@ -90,14 +160,132 @@ def run_now(
 
     Raises NotFoundError, ConflictError (no trace ready), LimitError, SpecError.
     """
-    raise NotImplementedError
+    principal.require("jobs:write")
+    schedule = schedule_rows.get_schedule(session, principal.tenant_id, schedule_id, lock=True)
+    job = _start(session, principal, services, schedule, request_id)
+    now = services.clock()
+    run_id = _insert_run(session, schedule, now, now, "manual", job_id=job.id)
+    if run_id is None:
+        raise ConflictError("a run was started at this very instant: try again", retry_after_s=1)
+    audit.note(session, principal, services, "schedule.run_now", schedule.id, job_id=job.id)
+    session.flush()
+    return RunDetail(schedule_rows.get_run(session, principal.tenant_id, run_id), job)
 
 
 def list_runs(session: Session, principal: Principal, schedule_id: str, page: PageRequest) -> Page[RunDetail]:
     """Occurrences, newest first, each with its job. Raises NotFoundError."""
-    raise NotImplementedError
+    principal.require("reports:read")
+    schedule = schedule_rows.get_schedule(session, principal.tenant_id, schedule_id)
+    runs = schedule_rows.list_runs(session, principal.tenant_id, schedule.id, page)
+    jobs = job_rows.list_by_ids(session, principal.tenant_id, [run.job_id for run in runs.items if run.job_id])
+    return Page([RunDetail(run, jobs.get(run.job_id or "")) for run in runs.items], runs.next)
 
 
 def next_runs(cron: str, zone: str, after: datetime, count: int = 5) -> list[datetime]:
     """The next instants (UTC) of a cron text in a zone, for a preview. Raises InvalidError."""
-    raise NotImplementedError
+    return list(islice(cron_text.occurrences(cron, zone, after), max(0, min(count, 100))))
+
+
+def run_due(services: Services) -> int:
+    """The tick: starts one run for each schedule whose time has come; how many. Harmless from several beats at once.
+
+    Each schedule has its own transaction: one that cannot start leaves a run with the reason, and holds up no other.
+    """
+    now = services.clock()
+    with services.database.read() as session:
+        due = schedule_rows.list_due_of_all_tenants(session, now)
+    return sum(_run_one_due(services, schedule_id, now) for schedule_id in due)
+
+
+def _run_one_due(services: Services, schedule_id: str, now: datetime) -> bool:
+    with services.database.write() as session:
+        schedule = schedule_rows.find_due_locked(session, schedule_id, now)
+        if schedule is None or schedule.next_run_at is None:
+            return False
+        first = schedule.next_run_at
+        missed = 0
+        scheduled_for = first
+        for instant in islice(cron_text.occurrences(schedule.cron, schedule.zone, first), MAX_MISSED):
+            if instant > now:
+                break
+            scheduled_for = instant
+            missed += 1
+        schedule.next_run_at = cron_text.next_occurrence(schedule.cron, schedule.zone, now)
+        job_id = error_code = error_detail = None
+        try:
+            with session.begin_nested():
+                job_id = _start(session, local_principal(schedule.tenant_id), services, schedule, None).id
+        except (AppError, SpecError) as error:
+            error_code, error_detail = error.code, error.detail
+            log.warning("schedule.run_failed", schedule_id=schedule.id, code=error.code)
+        run_id = _insert_run(
+            session,
+            schedule,
+            scheduled_for,
+            now,
+            "cron",
+            missed=missed,
+            job_id=job_id,
+            error_code=error_code,
+            error_detail=error_detail,
+        )
+        log.info("schedule.run", schedule_id=schedule.id, run_id=run_id, job_id=job_id, missed=missed)
+        return run_id is not None
+
+
+MAX_MISSED = 10_000
+"""Enough for a week of minutes; older ones are folded uncounted."""
+
+
+def _insert_run(
+    session: Session, schedule: Schedule, scheduled_for: datetime, now: datetime, trigger: str, **values: Any
+) -> str | None:
+    """The new run's id; ``None`` where this occurrence has one already."""
+    run_id = new_id("run")
+    row = {
+        "id": run_id,
+        "tenant_id": schedule.tenant_id,
+        "schedule_id": schedule.id,
+        "scheduled_for": scheduled_for,
+        "trigger": trigger,
+        "created_at": now,
+        "missed": 0,
+        **values,
+    }
+    return run_id if schedule_rows.insert_run(session, row) else None
+
+
+def _start(
+    session: Session, principal: Principal, services: Services, schedule: Schedule, request_id: str | None
+) -> Job:
+    trace = _trace_of(session, principal, schedule)
+    plan = PlanSpec.model_validate(schedule.plan)
+    return start_plan(session, principal, services, trace.id, plan, schedule_id=schedule.id, request_id=request_id).job
+
+
+def _trace_of(session: Session, principal: Principal, schedule: Schedule) -> Trace:
+    if schedule.trace_id is not None:
+        return trace_rows.get_trace(session, principal.tenant_id, schedule.trace_id)
+    trace = trace_rows.find_newest_ready(session, principal.tenant_id, schedule.stream or "")
+    if trace is None:
+        raise ConflictError(f"the stream {schedule.stream!r} has no ready trace yet", code="schedule.no_trace")
+    return trace
+
+
+def _check_source(session: Session, principal: Principal, trace_id: str | None, stream: str | None) -> None:
+    if (trace_id is None) == (stream is None):
+        raise InvalidError("give either trace_id or stream", code="schedule.source")
+    if trace_id is not None:
+        trace_rows.get_trace(session, principal.tenant_id, trace_id)
+    if stream is not None and (not 0 < len(stream) <= 100 or not stream.isprintable()):
+        raise InvalidError("the stream must be 1 to 100 printable characters", code="schedule.stream")
+
+
+def _check_plan(session: Session, principal: Principal, plan: PlanSpec) -> None:
+    """A plan that could never run is refused when the schedule is made, not at four in the morning."""
+    resolve_plan(plan, catalogue_for(session, principal), trace=TraceRef(sha256="0" * 64))
+
+
+def _check_name(name: str) -> None:
+    if not 0 < len(name) <= 200 or not name.isprintable():
+        raise InvalidError("a schedule's name has 1 to 200 printable characters", code="schedule.name")

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from models import jobs
 from models.blobs import StoredUpload
+from models.errors import ConflictError, InvalidError, LimitError, TooLargeError
+from models.hashing import canonical_json, code_version, input_hash, sha256_text
+from models.ids import new_id
 from models.paging import Page, PageRequest
 from models.principal import Principal
+from models.repositories import blobs as blob_rows
+from models.repositories import jobs as job_rows
+from models.repositories import schedules as schedule_rows
+from models.repositories import traces as trace_rows
 from models.services import Services
+from models.settings import Settings
 from models.tables import Job, Trace
+from models.use_cases.limits import check_live_jobs, limits_of
 from replay.traces.options import IngestOptions
 
 
@@ -23,12 +34,18 @@ class CreatedTrace:
     created: bool
 
 
-def check_upload_allowed(session: Session, principal: Principal, services: Services, content_length: int | None) -> None:
+def check_upload_allowed(
+    session: Session, principal: Principal, services: Services, content_length: int | None
+) -> None:
     """Before a body is read: scope, stored bytes of the tenant, declared length against the limit.
 
     Raises ForbiddenError, LimitError (429) or TooLargeError (413).
     """
-    raise NotImplementedError
+    principal.require("traces:write")
+    limit = services.settings.upload_max_bytes
+    if content_length is not None and content_length > limit:
+        raise TooLargeError(f"the body is larger than the limit of {limit} bytes", code="upload.too_large")
+    _check_stored_bytes(session, principal, services, content_length or 1)
 
 
 def create_trace(
@@ -42,16 +59,71 @@ def create_trace(
     stream: str | None = None,
     request_id: str | None = None,
 ) -> CreatedTrace:
-    """Moves a finished upload (``models.blobs.UploadWriter``) into the blob store, inserts the trace and its ingest job.
+    """Moves a finished upload (``models.blobs.UploadWriter``) into the blob store, inserts trace and ingest job.
 
-    The same content, options and stream as a trace that did not fail gives that trace. Raises LimitError, InvalidError.
+    The same content, options and stream as a trace that did not fail gives that trace; equal content under another
+    stream shares the ingest job. Raises LimitError, InvalidError.
     """
-    raise NotImplementedError
+    principal.require("traces:write")
+    _check_labels(name, stream)
+    spec = {
+        "schema_version": 1,
+        "source_sha256": upload.sha256,
+        "options": _within_limits(options, services.settings).model_dump(mode="json"),
+    }
+    content_key = sha256_text(canonical_json({**spec, "stream": stream}))
+    if (found := trace_rows.find_by_content(session, principal.tenant_id, content_key)) is not None:
+        return CreatedTrace(found, job_rows.get_job(session, principal.tenant_id, found.ingest_job_id), created=False)
+    _check_stored_bytes(session, principal, services, upload.bytes)
+    check_live_jobs(session, principal, services)
+    now = services.clock()
+    trace = Trace(
+        id=new_id("trc"),
+        tenant_id=principal.tenant_id,
+        name=name,
+        stream=stream,
+        status="ingesting",
+        source_sha256=upload.sha256,
+        source_bytes=upload.bytes,
+        options=spec["options"],
+        content_key=content_key,
+        created_at=now,
+        updated_at=now,
+    )
+    job = jobs.new_job(
+        tenant_id=principal.tenant_id,
+        kind="ingest",
+        name=name,
+        spec=spec,
+        input_hash=input_hash("ingest", spec, code_version()),
+        code_version=code_version(),
+        settings=services.settings,
+        now=now,
+        trace_id=trace.id,
+        request_id=request_id,
+    )
+    # The row first: its lock keeps a sweeper from taking the file between here and the commit.
+    blob_rows.note_blob(session, upload.sha256, upload.bytes, now)
+    services.blobs.put_file(upload.path, upload.sha256)
+    started = jobs.create(session, job)
+    trace.ingest_job_id = started.job.id
+    if started.job.status == "succeeded":
+        _copy_outcome(session, started.job, trace)
+    try:
+        with session.begin_nested():
+            session.add(trace)
+    except IntegrityError:  # another transaction inserted the same upload since we looked
+        found = trace_rows.find_by_content(session, principal.tenant_id, content_key)
+        if found is None:
+            raise
+        return CreatedTrace(found, job_rows.get_job(session, principal.tenant_id, found.ingest_job_id), created=False)
+    return CreatedTrace(trace, started.job, created=True)
 
 
 def list_traces(session: Session, principal: Principal, page: PageRequest, *, stream: str | None = None) -> Page[Trace]:
     """The tenant's traces, newest first."""
-    raise NotImplementedError
+    principal.require("reports:read")
+    return trace_rows.list_traces(session, principal.tenant_id, page, stream)
 
 
 def get_trace(session: Session, principal: Principal, trace_id: str) -> Trace:
@@ -59,12 +131,24 @@ def get_trace(session: Session, principal: Principal, trace_id: str) -> Trace:
 
     Raises NotFoundError.
     """
-    raise NotImplementedError
+    principal.require("reports:read")
+    return trace_rows.get_trace(session, principal.tenant_id, trace_id)
 
 
 def get_ready_trace(session: Session, principal: Principal, trace_id: str) -> Trace:
     """A trace that can be planned on. Raises NotFoundError; ConflictError ``trace.not_ready`` or ``trace.failed``."""
-    raise NotImplementedError
+    trace = trace_rows.get_trace(session, principal.tenant_id, trace_id, lock=True)
+    if trace.status == "ingesting":
+        raise ConflictError(
+            f"the trace {trace.id} is still being read: wait for the job {trace.ingest_job_id}",
+            code="trace.not_ready",
+            retry_after_s=2,
+        )
+    if trace.status == "failed":
+        raise ConflictError(
+            f"the trace {trace.id} could not be read: the job {trace.ingest_job_id} says why", code="trace.failed"
+        )
+    return trace
 
 
 def delete_trace(session: Session, principal: Principal, services: Services, trace_id: str) -> None:
@@ -72,4 +156,62 @@ def delete_trace(session: Session, principal: Principal, services: Services, tra
 
     Raises NotFoundError; ConflictError where a live job or a schedule still uses it.
     """
-    raise NotImplementedError
+    principal.require("traces:write")
+    trace = trace_rows.get_trace(session, principal.tenant_id, trace_id, lock=True)
+    if job_rows.count_live_using_trace(session, principal.tenant_id, trace.id):
+        raise ConflictError("a job still uses this trace: wait for it or cancel it", code="trace.in_use")
+    if schedule_rows.count_using_trace(session, principal.tenant_id, trace.id):
+        raise ConflictError("a schedule repeats its plan on this trace: delete it first", code="trace.in_use")
+    sharing = [other for other in trace_rows.list_of_ingest_job(session, trace.ingest_job_id) if other.id != trace.id]
+    if trace.status == "ingesting" and sharing:
+        raise ConflictError("the trace is still being read: wait for its job", code="trace.in_use")
+    if not sharing:
+        # Nothing holds the outcome any more: the same upload made again must be read again.
+        jobs.forget_input(session, trace.ingest_job_id)
+    for sha256, size in ((trace.source_sha256, trace.source_bytes), (trace.canonical_sha256, trace.canonical_bytes)):
+        if sha256 is not None:
+            blob_rows.note_blob(session, sha256, size or 0, services.clock())
+    session.delete(trace)
+    session.flush()
+
+
+def _check_labels(name: str, stream: str | None) -> None:
+    for field, text, limit in (("name", name, 200), ("stream", stream or "", 100)):
+        if len(text) > limit or not text.isprintable():
+            raise InvalidError(f"the {field} must be at most {limit} printable characters", code=f"trace.{field}")
+
+
+def _check_stored_bytes(session: Session, principal: Principal, services: Services, more: int) -> None:
+    limit = limits_of(session, principal, services).max_stored_bytes
+    if trace_rows.stored_bytes(session, principal.tenant_id) + more > limit:
+        raise LimitError(
+            f"the stored traces would exceed the limit of {limit} bytes: delete some first",
+            code="limit.stored_bytes",
+            retry_after_s=3600,
+        )
+
+
+def _within_limits(options: IngestOptions, settings: Settings) -> IngestOptions:
+    """The service's limits bind, whatever the upload asked for."""
+    asked = options.limits
+    limits = asked.model_copy(
+        update={
+            "max_decompressed_bytes": min(asked.max_decompressed_bytes, settings.ingest_max_decompressed_bytes),
+            "max_ratio": min(asked.max_ratio, settings.ingest_max_ratio),
+            "max_rows": min(asked.max_rows, settings.ingest_max_rows),
+            "max_line_bytes": min(asked.max_line_bytes, settings.ingest_max_line_bytes),
+            "max_columns": min(asked.max_columns, settings.ingest_max_columns),
+        }
+    )
+    return options.model_copy(update={"limits": limits})
+
+
+def _copy_outcome(session: Session, job: Job, trace: Trace) -> None:
+    """Equal content was read before: its outcome is this trace's too."""
+    source = next((t for t in trace_rows.list_of_ingest_job(session, job.id) if t.status == "ready"), None)
+    if source is None:
+        raise ConflictError("an equal trace was deleted just now: upload again", retry_after_s=1)
+    trace.status = "ready"
+    trace.canonical_sha256 = source.canonical_sha256
+    trace.canonical_bytes = source.canonical_bytes
+    trace.report = source.report

@@ -1,0 +1,31 @@
+"""Reports."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Session
+
+from models.paging import Page, PageRequest
+from models.repositories.scope import get_row, of_tenant, page_of
+from models.tables import Report
+
+
+def get_report(session: Session, tenant_id: str, report_id: str) -> Report:
+    """One report. Raises NotFoundError."""
+    return get_row(session, Report, tenant_id, report_id)
+
+
+def find_of_job(session: Session, tenant_id: str, job_id: str) -> Report | None:
+    """The report of a plan or replay, if it has one."""
+    return session.scalars(of_tenant(Report, tenant_id).where(Report.job_id == job_id)).one_or_none()
+
+
+def list_reports(
+    session: Session, tenant_id: str, page: PageRequest, kind: str | None, trace_id: str | None
+) -> Page[Report]:
+    """Reports, newest first."""
+    statement = of_tenant(Report, tenant_id)
+    if kind is not None:
+        statement = statement.where(Report.kind == kind)
+    if trace_id is not None:
+        statement = statement.where(Report.trace_id == trace_id)
+    return page_of(session, statement, Report, page)
