@@ -91,7 +91,9 @@ def conform(frame: pl.DataFrame) -> pl.DataFrame:
     """The frame with all canonical columns in order; absent ones null. ``prefix_blocks`` keeps its raw ids' type."""
     blocks = frame.schema.get("prefix_blocks", SCHEMA["prefix_blocks"])
     return frame.select(
-        (pl.col(name) if name in frame.columns else pl.lit(None)).cast(blocks if name == "prefix_blocks" else kind).alias(name)
+        (pl.col(name) if name in frame.columns else pl.lit(None))
+        .cast(blocks if name == "prefix_blocks" else kind)
+        .alias(name)
         for name, kind in SCHEMA.items()
     )
 

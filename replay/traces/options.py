@@ -70,7 +70,9 @@ class IngestOptions(Spec):
             try:
                 ZoneInfo(name)
             except (ValueError, OSError, KeyError) as error:
-                raise ValueError(f"unknown time zone {name!r}; give an IANA name such as Europe/Berlin or UTC") from error
+                raise ValueError(
+                    f"unknown time zone {name!r}; give an IANA name such as Europe/Berlin or UTC"
+                ) from error
         return name
 
 
@@ -86,7 +88,9 @@ def parse_mapping(pairs: Iterable[str]) -> dict[MappedField, str]:
         field = next((known for known in MAPPED_FIELDS if known == name.strip()), None)
         cure = f"write FIELD=COLUMN with FIELD one of {', '.join(MAPPED_FIELDS)}"
         if not equals or not column.strip() or field is None:
-            raise SpecError("map.syntax", f"cannot read the mapping {pair!r}", [FieldError(cure, field="map", cure=cure)])
+            raise SpecError(
+                "map.syntax", f"cannot read the mapping {pair!r}", [FieldError(cure, field="map", cure=cure)]
+            )
         if field in mapping:
             raise SpecError("map.repeated", f"{field} is mapped twice", [FieldError(cure, field="map", cure=cure)])
         mapping[field] = column.strip()

@@ -1,0 +1,137 @@
+"""The accounting of an ingest: every row read is kept, or rejected under one rule with its line and cure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from replay.errors import FieldError, TraceError
+from replay.traces.options import IngestOptions
+from replay.traces.report import Rejection
+from replay.traces.rows import LINE, Batch, Fault
+
+FIRST_REJECTIONS = 20
+
+CURES = {
+    "not_utf8": "write the line as UTF-8",
+    "unbalanced_quotes": "quote whole cells and double the quotes inside them",
+    "too_few_cells": "give the row as many cells as the header",
+    "too_many_cells": "give the row as many cells as the header; quote a cell that holds the separator",
+    "malformed_json": "write one whole JSON object on the line",
+    "nested_too_deep": "flatten the object",
+    "not_an_object": "write a JSON object, not another value",
+    "duplicate_key": "give each key once in an object",
+    "not_block_ids": "give a list of integers from 0 to 2^64 - 1",
+    "missing_arrival": "give every request the time it arrived",
+    "not_a_time": "write a number, or YYYY-MM-DD HH:MM:SS with optional fraction and zone",
+    "time_out_of_range": "times must lie between 2000 and 2100, or be a number of units from 0 up; check the unit",
+    "other_time_unit": "write all times in one unit",
+    "time_does_not_exist": "this local time was skipped by daylight saving; write times with their offset",
+    "not_a_number": "write a whole number of tokens, or leave the cell empty where it is unknown",
+    "not_an_integer": "tokens are whole numbers",
+    "negative": "tokens cannot be negative",
+    "tokens_above_limit": "check the column; a real request can be let through by limits.max_tokens_per_request",
+    "cached_above_prompt": "prompt tokens must include the cached ones; add them up before the upload",
+    "reasoning_above_output": "output tokens must include the reasoning ones; add them up before the upload",
+    "text_too_long": "shorten the text or leave the column out of the mapping",
+    "block_count": "the number of block ids must be the prompt's tokens over the block size, rounded up",
+    "too_many_blocks": "check the block ids; limits.max_blocks_per_request lets more through",
+    "missing_predecessor": "a turn with a delay needs an earlier turn of its session in the file",
+    "negative_delay": "a delay cannot be negative",
+}
+
+
+@dataclass
+class Ledger:
+    """Counts of one ingest. ``account`` is called once a batch, in file order."""
+
+    options: IngestOptions
+    rows_read: int = 0
+    blank: int = 0
+    by_rule: Counter[str] = field(default_factory=Counter)
+    first: list[Rejection] = field(default_factory=list)
+    zero_prompt: int = 0
+    zero_output: int = 0
+    warnings: dict[str, str] = field(default_factory=dict)
+    assumed: dict[str, str] = field(default_factory=dict)
+    time_unit: str = ""
+    time_zone: str | None = None
+
+    @property
+    def rows_rejected(self) -> int:
+        return sum(self.by_rule.values())
+
+    def account(self, batch: Batch, rejected: pl.DataFrame) -> None:
+        """Books a batch: its faults, and ``rejected`` (columns ``LINE``, ``rule``, ``column``), a part of its frame.
+
+        Raises:
+            TraceError: more rows than the limit allows.
+        """
+        self.rows_read += batch.frame.height + len(batch.faults)
+        self.blank += batch.blank
+        if self.rows_read > self.options.limits.max_rows:
+            limit = f"{self.options.limits.max_rows:,}"
+            cure = "split the file by time, or raise limits.max_rows"
+            raise TraceError(
+                "trace.too_many_rows",
+                f"the file has more than {limit} rows",
+                [FieldError(f"at most {limit} rows are read", field="file", rule="max_rows", cure=cure)],
+            )
+        self.reject(batch.faults)
+        if rejected.height:
+            for (rule,), group in rejected.group_by("rule"):
+                self.by_rule[str(rule)] += group.height
+            self._keep(
+                [
+                    Fault(*row)
+                    for row in rejected.sort(LINE).head(FIRST_REJECTIONS).select(LINE, "rule", "column").rows()
+                ]
+            )
+
+    def reject(self, faults: list[Fault]) -> None:
+        """Books rows that a container or a format took out."""
+        self.by_rule.update(fault.rule for fault in faults)
+        self._keep(faults)
+
+    def _keep(self, faults: list[Fault]) -> None:
+        new = [Rejection(line=f.line, column=f.column, rule=f.rule, cure=CURES.get(f.rule, "")) for f in faults]
+        self.first = sorted(self.first + new, key=lambda rejection: rejection.line)[:FIRST_REJECTIONS]
+
+    def warn(self, key: str, text: str) -> None:
+        """A sentence for the report; one a key."""
+        self.warnings.setdefault(key, text)
+
+    def check(self) -> None:
+        """Fails an ingest that kept nothing, or that lost too much.
+
+        Raises:
+            TraceError: ``trace.no_rows``, ``trace.too_many_rejected``, with the first rejected rows.
+        """
+        errors = [
+            FieldError(
+                f"line {r.line:,}{f', column {r.column}' if r.column else ''}: {r.rule}; {r.cure}",
+                line=r.line,
+                column=r.column,
+                rule=r.rule,
+                cure=r.cure,
+            )
+            for r in self.first
+        ]
+        if self.rows_read == 0:
+            cure = "upload a file with at least one request"
+            raise TraceError(
+                "trace.no_rows",
+                "the file has a beginning but no rows",
+                [FieldError(cure, field="file", rule="no_rows", cure=cure)],
+            )
+        share = self.rows_rejected / self.rows_read
+        if self.rows_rejected == self.rows_read or share > self.options.max_rejected_share:
+            counts = ", ".join(f"{rule} {n:,}" for rule, n in self.by_rule.most_common())
+            raise TraceError(
+                "trace.too_many_rejected",
+                f"{self.rows_rejected:,} of {self.rows_read:,} rows ({share:.1%}) cannot be read: {counts}. "
+                f"At most {self.options.max_rejected_share:.1%} may be lost (max_rejected_share)",
+                errors,
+            )

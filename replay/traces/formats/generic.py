@@ -1,0 +1,123 @@
+"""Any table with a column mapping: the user says which columns are arrival, prompt tokens and output tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from replay.errors import FieldError, TraceError
+from replay.traces.cleaning import Ledger
+from replay.traces.formats.base import Match, TableFormat
+from replay.traces.formats.own import check_blocks
+from replay.traces.options import MAPPED_FIELDS, REQUIRED_FIELDS, IngestOptions, MappedField
+from replay.traces.rows import Sample, Table
+
+_SYNONYMS: dict[MappedField, tuple[str, ...]] = {
+    "arrival": (
+        "arrival", "arrival_time", "arrived_at", "arrival_timestamp", "timestamp", "time", "ts", "datetime", "start_time",
+        "starttime", "created_at", "request_time", "request_start", "created", "received_at", "start", "timestamp_s",
+    ),
+    "prompt_tokens": (
+        "prompt_tokens", "input_tokens", "input_length", "prompt_length", "prompt_len", "input_len", "context_tokens",
+        "contexttokens", "num_prefill_tokens", "prompt_size", "request_tokens", "n_input", "isl", "tokens_in", "prompttokens",
+    ),
+    "output_tokens": (
+        "output_tokens", "completion_tokens", "output_length", "output_len", "generated_tokens", "generatedtokens",
+        "num_decode_tokens", "token_size", "response_tokens", "n_output", "osl", "tokens_out", "completiontokens",
+    ),
+}  # fmt: skip
+
+
+def _normal(name: str) -> str:
+    return name.strip().lower().replace(" ", "_").replace("-", "_")
+
+
+def suggestions(columns: tuple[str, ...]) -> dict[MappedField, list[str]]:
+    """Columns whose names usually mean a required field. They are shown, never taken without the user's word."""
+    found: dict[MappedField, list[str]] = {}
+    for field, names in _SYNONYMS.items():
+        found[field] = [
+            column for column in columns if _normal(column) in names or _normal(column.split(".")[-1]) in names
+        ]
+    return found
+
+
+def unknown_columns(sample: Sample) -> TraceError:
+    """The refusal of a table that no format recognises: what was found, what is needed, a mapping to try."""
+    guess = suggestions(sample.columns)
+    example = " ".join(f"--map {field}={found[0] if found else 'COLUMN'}" for field, found in guess.items())
+    seen = ", ".join(sample.columns[:40]) + (", ..." if len(sample.columns) > 40 else "")
+    cure = f"say which column is which, e.g. {example}"
+    errors = []
+    for field in REQUIRED_FIELDS:
+        likely = guess[field]
+        hint = f"; likely {' or '.join(likely[:3])}" if likely else "; no column's name suggests it"
+        errors.append(FieldError(f"{field} is needed{hint}", field=field, rule="unknown_columns", cure=cure))
+    return TraceError(
+        "trace.unknown_columns",
+        f"no known format has these columns. Found ({sample.container}): {seen}. "
+        f"Needed: {', '.join(REQUIRED_FIELDS)}. Give a column mapping: {cure}",
+        errors,
+    )
+
+
+class GenericFormat:
+    """A table read by the user's mapping."""
+
+    name = "generic"
+    title = "Table with a column mapping"
+    needs = ("a mapping of arrival, prompt_tokens, output_tokens",)
+
+    def detect(self, sample: Sample) -> Match | None:
+        """Never by itself: a mapping asks for it."""
+        return None
+
+    def block_size(self, options: IngestOptions) -> int | None:
+        """The option's."""
+        return options.block_size
+
+    def read(self, table: Table, options: IngestOptions, ledger: Ledger) -> Iterator[pl.DataFrame]:
+        """See Format.
+
+        Raises:
+            TraceError: a required field not mapped, or a column that is not there.
+        """
+        sample = table.sample
+        if any(field not in options.mapping for field in REQUIRED_FIELDS):
+            raise unknown_columns(sample)
+        absent = [f"{field}={column}" for field, column in options.mapping.items() if column not in sample.columns]
+        if absent:
+            seen = ", ".join(sample.columns[:40])
+            cure = f"map to a column that is there: {seen}"
+            raise TraceError(
+                "trace.unknown_columns",
+                f"the mapping names columns that the file does not have: {', '.join(absent)}. Found: {seen}",
+                [
+                    FieldError(cure, field="mapping", column=item.split("=", 1)[1], rule="unknown_columns", cure=cure)
+                    for item in absent
+                ],
+            )
+        twice = sorted(
+            {column for column in options.mapping.values() if list(options.mapping.values()).count(column) > 1}
+        )
+        if twice:
+            cure = "map each field to a column of its own"
+            raise TraceError(
+                "trace.mapping",
+                f"one column is mapped to two fields: {', '.join(twice)}",
+                [FieldError(cure, field="mapping", column=twice[0], rule="mapping", cure=cure)],
+            )
+        columns = {field: options.mapping[field] for field in MAPPED_FIELDS if field in options.mapping}
+        inner = TableFormat(
+            name=self.name,
+            title=self.title,
+            columns=columns,
+            required=tuple(columns.values()),
+            containers=(sample.container,),
+            hook=check_blocks,
+        )
+        return inner.read(table, options, ledger)
+
+
+FORMATS = (GenericFormat(),)

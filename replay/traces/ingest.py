@@ -1,0 +1,237 @@
+"""An uploaded file to a canonical table and a report of what was found, assumed, repaired and refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from replay.errors import FieldError, TraceError
+from replay.traces import canonical
+from replay.traces.canonical import Meta
+from replay.traces.cleaning import Ledger
+from replay.traces.delimited import open_delimited
+from replay.traces.formats import all_formats
+from replay.traces.formats.base import Format
+from replay.traces.formats.generic import unknown_columns
+from replay.traces.jsontext import open_json
+from replay.traces.lines import batches as line_batches
+from replay.traces.options import IngestOptions
+from replay.traces.parquet import open_parquet
+from replay.traces.profile import Measured, measure
+from replay.traces.report import CleaningReport, IngestReport
+from replay.traces.rows import Sample, Table
+from replay.traces.source import Source, no_progress
+from replay.traces.spool import Spool
+from replay.traces.times import EPOCH_2000_NS
+
+NS = 10**9
+
+
+def ingest(
+    source: Path,
+    out: Path,
+    options: IngestOptions | None = None,
+    progress: Callable[[int, int], None] = no_progress,
+) -> IngestReport:
+    """Reads the trace file ``source`` and writes the canonical Parquet file ``out`` (only if all went well).
+
+    ``progress(done_bytes, total_bytes)`` is called about once a batch and may raise to cancel.
+
+    Raises:
+        TraceError: whatever cannot be read honestly; names line, column, rule and cure.
+    """
+    options = options or IngestOptions()
+    opened = Source(source, options.limits, progress)
+    table = open_table(opened)
+    chosen, why = choose(table.sample, options)
+    ledger = Ledger(options)
+    ledger.assumed["container"] = table.sample.container
+    if opened.compression != "none":
+        ledger.assumed["compression"] = opened.compression
+    staged = out.with_name(out.name + ".part")
+    try:
+        with Spool(out.parent) as spool:
+            for frame in chosen.read(table, options, ledger):
+                spool.add(canonical.conform(frame))
+            ledger.check()
+            meta = _meta(spool, ledger, chosen, options)
+            for _ in spool.write(staged, meta):
+                progress(opened.size, opened.size)
+            span_ns = (spool.last_ns or 0) - (spool.first_ns or 0)
+            measured = measure(staged, meta, span_ns)
+            moved = spool.moved
+        _check_lengths(measured)
+        report = _report(chosen, why, ledger, measured, moved, span_ns)
+        staged.replace(out)
+    finally:
+        staged.unlink(missing_ok=True)
+    return report
+
+
+def open_table(source: Source) -> Table:
+    """The container of the content: Parquet, JSON lines, a JSON array, or delimited text."""
+    if source.is_parquet:
+        return open_parquet(source)
+    first = next(line_batches(source), None)
+    head = first.data[:4096].lstrip() if first is not None else b""
+    if head[:1] in (b"{", b"["):
+        return open_json(source)
+    return open_delimited(source)
+
+
+def choose(sample: Sample, options: IngestOptions) -> tuple[Format, str]:
+    """The format to read with, and why: the user's word, a mapping, or the content.
+
+    Raises:
+        TraceError: no format fits, or two fit equally well.
+    """
+    formats = {form.name: form for form in all_formats()}
+    if options.format is not None:
+        form = formats.get(options.format)
+        if form is None:
+            cure = f"one of {', '.join(sorted(formats))}; or none, to have it detected"
+            raise TraceError(
+                "trace.unknown_format",
+                f"there is no format {options.format!r}: {cure}",
+                [FieldError(cure, field="format", rule="unknown_format", cure=cure)],
+            )
+        if options.mapping and form.name != "generic":
+            cure = "give a format or a mapping, not both"
+            raise TraceError(
+                "trace.mapping",
+                f"{form.name} fixes its own columns; a mapping was given too",
+                [FieldError(cure, field="mapping", rule="mapping", cure=cure)],
+            )
+        if form.name != "generic" and form.detect(sample) is None:
+            cure = f"needed: {', '.join(form.needs)}; give no format to have it detected"
+            raise TraceError(
+                "trace.wrong_format",
+                f"the file is not {form.name}. Found ({sample.container}): {', '.join(sample.columns[:40])}. {cure}",
+                [FieldError(cure, field="format", rule="wrong_format", cure=cure)],
+            )
+        return form, "as asked (format)"
+    if options.mapping:
+        return formats["generic"], "a column mapping was given"
+    found = [(match, form) for form in formats.values() if (match := form.detect(sample)) is not None]
+    if not found:
+        raise unknown_columns(sample)
+    best = max(match.strength for match, _ in found)
+    top = [(match, form) for match, form in found if match.strength == best]
+    if len(top) > 1:
+        names = [form.name for _, form in top]
+        cure = f"give the parameter format: one of {', '.join(names)}"
+        raise TraceError(
+            "trace.ambiguous_format",
+            f"the content fits {len(names)} formats: {', '.join(names)}",
+            [FieldError(cure, field="format", rule="ambiguous_format", cure=cure)],
+        )
+    return top[0][1], top[0][0].why
+
+
+def _meta(spool: Spool, ledger: Ledger, chosen: Format, options: IngestOptions) -> Meta:
+    first = spool.first_ns
+    if first is None:
+        cure = "at least one request must say when it arrived"
+        raise TraceError(
+            "trace.no_arrivals", cure, [FieldError(cure, field="arrival", rule="missing_arrival", cure=cure)]
+        )
+    absolute = first >= EPOCH_2000_NS
+    if ledger.time_zone is None and absolute:
+        ledger.time_zone = "UTC"
+    return Meta(
+        block_size_tokens=chosen.block_size(options) if spool.has_blocks else None,
+        start_epoch_ns=first if absolute else None,
+        zone=(options.time_zone or "UTC") if absolute else None,
+    )
+
+
+def _check_lengths(measured: Measured) -> None:
+    """A trace without lengths cannot be replayed; 20,000 requests of 0 tokens must never look like a light load."""
+    for name, missing in (("prompt_tokens", measured.missing_prompt), ("output_tokens", measured.missing_output)):
+        if missing == measured.requests:
+            cure = f"map {name} to a column that holds token counts"
+            raise TraceError(
+                "trace.no_lengths",
+                f"none of the {measured.requests:,} requests has {name}: all are empty or 0",
+                [FieldError(cure, field=name, rule="no_lengths", cure=cure)],
+            )
+
+
+def _report(chosen: Format, why: str, ledger: Ledger, measured: Measured, moved: int, span_ns: int) -> IngestReport:
+    profile, arrivals = measured.profile, measured.arrivals
+    _clock_warnings(ledger, measured, moved, span_ns)
+    step = arrivals.smallest_step
+    cleaning = CleaningReport(
+        rows_read=ledger.rows_read,
+        rows_kept=ledger.rows_read - ledger.rows_rejected,
+        rows_rejected=ledger.rows_rejected,
+        rejected_by_rule=dict(sorted(ledger.by_rule.items())),
+        rejections=ledger.first,
+        blank_lines=ledger.blank,
+        time_unit=ledger.time_unit,
+        time_zone=ledger.time_zone,
+        rows_moved_by_sorting=moved,
+        largest_gap_s=arrivals.largest_gap / NS,
+        largest_gap_after_s=arrivals.largest_gap_at / NS,
+        share_missing_prompt_tokens=measured.missing_prompt / measured.requests,
+        share_missing_output_tokens=measured.missing_output / measured.requests,
+        zero_prompt_tokens=ledger.zero_prompt,
+        zero_output_tokens=ledger.zero_output,
+        clock_resolution_s=None if step is None else step / NS,
+        tied_requests=arrivals.ties,
+        closed_loop_requests=measured.closed_loop,
+        status_counts=measured.statuses,
+        warnings=list(ledger.warnings.values()),
+    )
+    return IngestReport(
+        format=chosen.name,
+        title=chosen.title,
+        why=why,
+        assumed=ledger.assumed,
+        requests=measured.requests,
+        prompt_tokens=profile.prompt_tokens.total,
+        output_tokens=profile.output_tokens.total,
+        span_s=profile.span_s,
+        cleaning=cleaning,
+        profile=profile,
+        canonical_version=canonical.VERSION,
+        warnings=list(ledger.warnings.values()),
+    )
+
+
+def _clock_warnings(ledger: Ledger, measured: Measured, moved: int, span_ns: int) -> None:
+    arrivals, n = measured.arrivals, measured.requests
+    step = arrivals.smallest_step
+    if step is None and n > 1:
+        ledger.warn("one_instant", "all requests arrive at the same instant: there is no rate to replay")
+    if step is not None and step >= NS and arrivals.ties:
+        ledger.warn(
+            "clock",
+            f"the clock moves in steps of {step / NS:g} s and {arrivals.ties / n:.0%} of the requests share their time with "
+            "the one before: peaks over shorter windows than a step are artefacts of the clock",
+        )
+    if moved:
+        ledger.warn("sorted", f"{moved:,} rows came after a row with a later arrival; the table is sorted by arrival")
+    if arrivals.largest_gap > max(span_ns // 5, 60 * NS):
+        ledger.warn(
+            "gap",
+            f"nothing arrives for {arrivals.largest_gap / NS:,.0f} s from {arrivals.largest_gap_at / NS:,.0f} s on: an outage, "
+            "a hole in the log, or idle; peaks and means are over the whole span",
+        )
+    if ledger.zero_output or ledger.zero_prompt:
+        ledger.warn(
+            "zeros",
+            f"{ledger.zero_prompt:,} rows say 0 prompt tokens and {ledger.zero_output:,} say 0 output tokens: they stay as "
+            "arrivals with the length unknown",
+        )
+    missing = max(measured.missing_prompt, measured.missing_output) / n
+    if missing > 0.05:
+        ledger.warn(
+            "missing",
+            f"{missing:.1%} of the requests lack a length: a replay leaves them out and so understates the load",
+        )
+    if measured.closed_loop:
+        ledger.warn(
+            "closed_loop",
+            f"{measured.closed_loop:,} requests start only when another has ended; an open-loop replay leaves them out",
+        )

@@ -1,0 +1,362 @@
+"""JSON lines and JSON arrays of objects, record by record, numbers kept exact."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import polars as pl
+
+from replay.errors import TraceError
+from replay.traces import lines
+from replay.traces.rows import LINE, Batch, Fault, Sample
+from replay.traces.source import Source, refusal
+
+_SAMPLE_ROWS = 200
+_ARRAY_ROWS = 20_000
+_MAX_DEPTH = 4
+_UINT64_MAX = 2**64 - 1
+_WHITE = " \t\n\r"
+
+# Fractions stay text, so that no digit of a time is lost; NaN and Infinity become text that no cast accepts.
+_decoder = json.JSONDecoder(parse_float=str, parse_constant=str)
+
+
+class _DuplicateKeyError(ValueError):
+    pass
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise _DuplicateKeyError
+    return found
+
+
+_careful = json.JSONDecoder(parse_float=str, parse_constant=str, object_pairs_hook=_unique)
+
+
+@dataclass
+class Records:
+    """Parsed objects with their lines, and what could not be parsed."""
+
+    numbers: list[int]
+    objects: list[dict[str, Any]]
+    faults: list[Fault]
+    blank: int = 0
+
+
+def flat_names(row: dict[str, Any]) -> Iterator[str]:
+    """The row's keys; nested objects as ``a.b``, at most four levels."""
+
+    def walk(value: dict[str, Any], prefix: str, depth: int) -> Iterator[str]:
+        for key, inner in value.items():
+            yield prefix + key
+            if isinstance(inner, dict) and depth < _MAX_DEPTH:
+                yield from walk(inner, f"{prefix}{key}.", depth + 1)
+
+    return walk(row, "", 1)
+
+
+def pick(row: dict[str, Any], name: str) -> Any:
+    """The value of ``name``: a key as it stands, else a path through nested objects; ``None`` where absent."""
+    if name in row:
+        return row[name]
+    value: Any = row
+    for key in name.split("."):
+        if not isinstance(value, dict):
+            return None
+        value = value.get(key)
+    return value
+
+
+def _text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return format(value, "d") if abs(value) < 10**40 else "1e40"
+    return "{...}" if isinstance(value, dict) else "[...]"
+
+
+def _ids(value: Any) -> bool:
+    return value is None or (
+        isinstance(value, list) and all(type(item) is int and 0 <= item <= _UINT64_MAX for item in value)
+    )
+
+
+def _id_column(name: str, records: Records, values: list[Any]) -> pl.Series:
+    """A column of block ids (unsigned 64-bit); rows with anything else become faults and leave ``records``."""
+    kinds = set(map(type, chain.from_iterable(v for v in values if isinstance(v, list))))
+    if kinds <= {int} and set(map(type, values)) <= {list, type(None)}:
+        try:
+            return pl.Series(name, values, dtype=pl.List(pl.UInt64))
+        except (OverflowError, TypeError, pl.exceptions.PolarsError):
+            pass
+    good = [_ids(value) for value in values]
+    records.faults.extend(
+        Fault(line, "not_block_ids", name) for line, ok in zip(records.numbers, good, strict=True) if not ok
+    )
+    records.numbers = [line for line, ok in zip(records.numbers, good, strict=True) if ok]
+    records.objects = [row for row, ok in zip(records.objects, good, strict=True) if ok]
+    return pl.Series(name, [value for value, ok in zip(values, good, strict=True) if ok], dtype=pl.List(pl.UInt64))
+
+
+def _column(name: str, values: list[Any]) -> pl.Series:
+    kinds = set(map(type, values)) - {type(None)}
+    if kinds <= {int}:
+        try:
+            return pl.Series(name, values, dtype=pl.Int64)
+        except (OverflowError, TypeError, pl.exceptions.PolarsError):
+            pass
+    if kinds <= {str}:
+        return pl.Series(name, values, dtype=pl.String)
+    return pl.Series(name, [_text(value) for value in values], dtype=pl.String)
+
+
+def to_batch(records: Records, columns: Sequence[str]) -> Batch:
+    """The wanted columns of parsed objects: Int64 where all are integers, ids as List(UInt64), else text."""
+    for name in columns:
+        values = [pick(row, name) for row in records.objects]
+        if any(isinstance(value, list) for value in values):
+            _id_column(name, records, values)  # first pass: drops rows with damaged ids
+    made: dict[str, pl.Series] = {LINE: pl.Series(LINE, records.numbers, dtype=pl.Int64)}
+    for name in columns:
+        values = [pick(row, name) for row in records.objects]
+        is_ids = any(isinstance(value, list) for value in values)
+        made[name] = pl.Series(name, values, dtype=pl.List(pl.UInt64)) if is_ids else _column(name, values)
+    return Batch(pl.DataFrame(made), records.faults, records.blank)
+
+
+def parse_lines(batch: lines.Lines, columns: Sequence[str] = ()) -> Records:
+    """The objects of a batch of JSON lines. All at once where that works, else line by line to find the fault."""
+    texts = batch.data.decode("utf-8").split("\n")[:-1]
+    numbers = list(range(batch.first, batch.first + len(texts)))
+    blank = 0
+    if not all(texts):
+        kept = [(number, text) for number, text in zip(numbers, texts, strict=True) if text.strip()]
+        blank = len(texts) - len(kept) - len(batch.damaged)
+        numbers, texts = [number for number, _ in kept], [text for _, text in kept]
+    faults = [Fault(line, "not_utf8") for line in batch.damaged]
+    if not _may_repeat_keys(batch.data, len(texts), columns):
+        try:
+            objects = _decoder.decode("[" + ",".join(texts) + "]")
+        except (ValueError, RecursionError):
+            objects = None
+        if objects is not None and len(objects) == len(texts) and set(map(type, objects)) <= {dict}:
+            return Records(numbers, objects, faults, blank)
+    return _one_by_one(numbers, texts, faults, blank)
+
+
+def _may_repeat_keys(data: bytes, rows: int, columns: Sequence[str]) -> bool:
+    """Whether a wanted key's name occurs more often than once a line: then each object is looked at closely."""
+    return any(data.count(json.dumps(name.rsplit(".")[-1]).encode()) > rows for name in columns)
+
+
+def _one_by_one(numbers: list[int], texts: list[str], faults: list[Fault], blank: int) -> Records:
+    records = Records([], [], faults, blank)
+    for number, text in zip(numbers, texts, strict=True):
+        row = parse_one(text)
+        if isinstance(row, str):
+            records.faults.append(Fault(number, row))
+        else:
+            records.numbers.append(number)
+            records.objects.append(row)
+    return records
+
+
+def parse_one(text: str) -> dict[str, Any] | str:
+    """One object, or the rule that the text breaks."""
+    try:
+        row = _careful.decode(text.strip())
+    except _DuplicateKeyError:
+        return "duplicate_key"
+    except RecursionError:
+        return "nested_too_deep"
+    except ValueError:
+        return "malformed_json"
+    return row if isinstance(row, dict) else "not_an_object"
+
+
+def _sample(container: str, rows: list[dict[str, Any]], source: Source) -> Sample:
+    columns = tuple(dict.fromkeys(chain.from_iterable(map(flat_names, rows))))
+    if len(columns) > 20 * source.limits.max_columns:
+        raise refusal(
+            "too_many_columns",
+            f"the objects have over {20 * source.limits.max_columns:,} different keys",
+            "max_columns",
+            "one object a request with the same keys in each, or raise limits.max_columns",
+        )
+    flat = tuple({name: pick(row, name) for name in columns} for row in rows)
+    return Sample(container, columns, flat)
+
+
+@dataclass(frozen=True)
+class JsonLines:
+    """An opened JSON lines file."""
+
+    source: Source
+    sample: Sample
+
+    def records(self, columns: Sequence[str] = ()) -> Iterator[Records]:
+        """All objects with their lines; ``columns`` are looked at for repeated keys."""
+        return (parse_lines(batch, columns) for batch in lines.batches(self.source))
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Batch]:
+        """All rows, only the wanted columns."""
+        wanted = list(dict.fromkeys(columns))
+        return (to_batch(records, wanted) for records in self.records(wanted))
+
+
+@dataclass(frozen=True)
+class JsonArray:
+    """An opened JSON array of objects; the line of an element is where it begins."""
+
+    source: Source
+    sample: Sample
+
+    def records(self, columns: Sequence[str] = ()) -> Iterator[Records]:
+        """All objects with their lines, some thousands at a time."""
+        return _array_records(self.source)
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Batch]:
+        """All rows, only the wanted columns."""
+        wanted = list(dict.fromkeys(columns))
+        return (to_batch(records, wanted) for records in self.records())
+
+
+def _bad_array(line: int, detail: str) -> TraceError:
+    return refusal(
+        "json",
+        f"the JSON array is broken at line {line:,}: {detail}",
+        "malformed_json",
+        "export the array again, or write one object a line (JSONL)",
+        line,
+    )
+
+
+def _array_records(source: Source) -> Iterator[Records]:
+    """Streams the elements of the outermost array; memory is bounded by one element and one batch."""
+    state = _ArrayText(source)
+    records = Records([], [], [])
+    state.expect("[")
+    if not state.take("]"):
+        while True:
+            line, element = state.element()
+            if isinstance(element, dict):
+                records.numbers.append(line)
+                records.objects.append(element)
+            else:
+                records.faults.append(Fault(line, "duplicate_key" if element is _DUPLICATE else "not_an_object"))
+            if len(records.numbers) + len(records.faults) >= _ARRAY_ROWS:
+                yield records
+                records = Records([], [], [])
+            if state.take("]"):
+                break
+            state.expect(",")
+    state.expect_end()
+    yield records
+
+
+_DUPLICATE = object()
+
+
+class _ArrayText:
+    """A sliding window of text over the file, with the line of its position."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.feed = lines.batches(source)
+        self.text = ""
+        self.at = 0
+        self.line = 1
+        self.done = False
+
+    def more(self) -> bool:
+        batch = next(self.feed, None)
+        if batch is None:
+            self.done = True
+            return False
+        if batch.damaged:
+            raise _bad_array(batch.damaged[0], "the line is not UTF-8")
+        self.text = self.text[self.at :] + batch.data.decode("utf-8")
+        self.at = 0
+        return True
+
+    def skip(self) -> None:
+        while True:
+            start = self.at
+            while self.at < len(self.text) and self.text[self.at] in _WHITE:
+                self.at += 1
+            self.line += self.text.count("\n", start, self.at)
+            if self.at < len(self.text) or not self.more():
+                return
+
+    def take(self, mark: str) -> bool:
+        self.skip()
+        if self.text.startswith(mark, self.at):
+            self.at += len(mark)
+            return True
+        return False
+
+    def expect(self, mark: str) -> None:
+        if not self.take(mark):
+            found = self.text[self.at : self.at + 20] or "the end of the file"
+            raise _bad_array(self.line, f"{mark!r} expected, {found!r} found")
+
+    def expect_end(self) -> None:
+        self.skip()
+        if self.at < len(self.text):
+            raise _bad_array(self.line, "text after the closing bracket")
+
+    def element(self) -> tuple[int, Any]:
+        self.skip()
+        limit = self.source.limits.max_line_bytes
+        while True:
+            try:
+                value, end = _careful.raw_decode(self.text, self.at)
+            except _DuplicateKeyError:
+                value, end = _DUPLICATE, _decoder.raw_decode(self.text, self.at)[1]
+            except RecursionError as error:
+                raise _bad_array(self.line, "nested too deep") from error
+            except ValueError as error:
+                if len(self.text) - self.at > limit:
+                    raise _bad_array(self.line, f"an element that is malformed or over {limit:,} bytes") from error
+                if not self.more():
+                    raise _bad_array(self.line, "the element is malformed or the file ends in it") from error
+                continue
+            if end >= len(self.text) and not isinstance(value, dict) and self.more():
+                continue  # a number may go on in the next batch
+            line = self.line
+            self.line += self.text.count("\n", self.at, end)
+            self.at = end
+            return line, value
+
+
+def open_json(source: Source) -> JsonLines | JsonArray:
+    """Opens text that begins with ``{`` or ``[``.
+
+    Raises:
+        TraceError: no line of the beginning is a JSON object.
+    """
+    first = next(lines.batches(source), None)
+    head = first.data.decode("utf-8").lstrip() if first is not None else ""
+    if head.startswith("["):
+        for records in _array_records(source):
+            return JsonArray(source, _sample("json-array", records.objects[:_SAMPLE_ROWS], source))
+    assert first is not None
+    texts = first.data.split(b"\n")[: _SAMPLE_ROWS + 1]
+    sample = parse_lines(lines.Lines(b"\n".join(texts) + b"\n", first.first))
+    if not sample.objects:
+        raise refusal(
+            "json",
+            "the text begins like JSON, but its first lines are not one JSON object each",
+            "malformed_json",
+            "write one object a line (JSONL), or one array of objects; a single object over many lines is not read",
+            first.first,
+        )
+    return JsonLines(source, _sample("jsonl", sample.objects[:_SAMPLE_ROWS], source))

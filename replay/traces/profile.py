@@ -1,0 +1,275 @@
+"""The profile of a canonical trace, computed a slice at a time. Definitions: docs/metrics.md."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from replay.traces import canonical
+from replay.traces.canonical import Meta
+from replay.traces.report import HeatCell, LengthProfile, Series, SeriesBin, TenantShare, TraceProfile
+from replay.traces.prefix import PrefixReuse
+
+Int64Array = npt.NDArray[np.int64]
+
+NS = 10**9
+SERIES_BINS = 300
+TOP = 20
+_LENGTHS = ("prompt_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
+_WINDOWS = {"1s": NS, "1min": 60 * NS, "1h": 3600 * NS}
+
+
+@dataclass
+class Tally:
+    """Exact distribution of integers: counts by value."""
+
+    values: Int64Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    counts: Int64Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    def add(self, sample: Int64Array) -> None:
+        values, counts = np.unique(sample, return_counts=True)
+        merged, index = np.unique(np.concatenate([self.values, values]), return_inverse=True)
+        total = np.zeros(len(merged), dtype=np.int64)
+        np.add.at(total, index, np.concatenate([self.counts, counts]))
+        self.values, self.counts = merged, total
+
+    def percentile(self, q: float) -> float:
+        """numpy-linear percentile; the tally must not be empty."""
+        ends = np.cumsum(self.counts)
+        rank = q / 100.0 * (int(ends[-1]) - 1)
+        low = int(np.floor(rank))
+        below = int(self.values[np.searchsorted(ends, low, side="right")])
+        above = int(self.values[np.searchsorted(ends, min(low + 1, int(ends[-1]) - 1), side="right")])
+        return below + (above - below) * (rank - low)
+
+    def profile(self) -> LengthProfile:
+        """The distribution as a document."""
+        n = int(self.counts.sum())
+        if n == 0:
+            return LengthProfile(n=0, mean=None, min=None, p50=None, p90=None, p95=None, p99=None, max=None, total=0)
+        total = sum(int(v) * int(c) for v, c in zip(self.values, self.counts, strict=True))
+        p50, p90, p95, p99 = (self.percentile(q) for q in (50.0, 90.0, 95.0, 99.0))
+        return LengthProfile(
+            n=n,
+            mean=total / n,
+            min=int(self.values[0]),
+            p50=p50,
+            p90=p90,
+            p95=p95,
+            p99=p99,
+            max=int(self.values[-1]),
+            total=total,
+        )
+
+
+@dataclass
+class Arrivals:
+    """Running statistics of sorted arrivals (ns), a slice at a time."""
+
+    n: int = 0
+    last: int | None = None
+    gap_sum: float = 0.0
+    gap_squares: float = 0.0
+    largest_gap: int = 0
+    largest_gap_at: int = 0
+    smallest_step: int | None = None
+    ties: int = 0
+    bins: dict[str, dict[int, int]] = field(default_factory=lambda: {"1s": {}, "1min": {}})
+    peak: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_WINDOWS, 0))
+    _tail: Int64Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    def add(self, arrivals: Int64Array) -> None:
+        if len(arrivals) == 0:
+            return
+        joined = arrivals if self.last is None else np.concatenate([np.array([self.last], dtype=np.int64), arrivals])
+        gaps = np.diff(joined)
+        if len(gaps):
+            seconds = gaps / NS
+            self.gap_sum += float(seconds.sum())
+            self.gap_squares += float(np.square(seconds).sum())
+            top = int(gaps.argmax())
+            if int(gaps[top]) > self.largest_gap:
+                self.largest_gap, self.largest_gap_at = int(gaps[top]), int(joined[top])
+            self.ties += int(np.count_nonzero(gaps == 0))
+            steps = gaps[gaps > 0]
+            if len(steps):
+                step = int(steps.min())
+                self.smallest_step = step if self.smallest_step is None else min(self.smallest_step, step)
+        self.n += len(arrivals)
+        self.last = int(arrivals[-1])
+        for name, counts in self.bins.items():
+            index, number = np.unique(arrivals // _WINDOWS[name], return_counts=True)
+            for key, count in zip(index.tolist(), number.tolist(), strict=True):
+                counts[key] = counts.get(key, 0) + count
+        self._peaks(arrivals)
+
+    def _peaks(self, arrivals: Int64Array) -> None:
+        """Most arrivals in any half-open window [a, a + w): windows that begin at an arrival are enough."""
+        joined = np.concatenate([self._tail, arrivals])
+        for name, width in _WINDOWS.items():
+            ends = np.searchsorted(joined, joined + width, side="left")
+            self.peak[name] = max(self.peak[name], int((ends - np.arange(len(joined))).max()))
+        keep = int(np.searchsorted(joined, int(joined[-1]) - max(_WINDOWS.values()), side="right"))
+        self._tail = joined[keep:]
+
+    def dispersion(self, name: str) -> float | None:
+        """Variance over mean of counts in aligned bins, empty ones included; ``None`` under 10 whole bins."""
+        if self.last is None:
+            return None
+        whole = self.last // _WINDOWS[name]  # the last, partial bin is left out
+        if whole < 10:
+            return None
+        counts = np.array([count for key, count in self.bins[name].items() if key < whole], dtype=np.float64)
+        mean = float(counts.sum()) / whole
+        if mean == 0:
+            return None
+        variance = float(np.square(counts).sum()) / whole - mean * mean
+        return max(variance, 0.0) / mean
+
+    def gap_cv(self) -> float | None:
+        """Standard deviation over mean of the gaps; ``None`` with under two gaps or no time at all."""
+        gaps = self.n - 1
+        if gaps < 2 or self.gap_sum == 0:
+            return None
+        mean = self.gap_sum / gaps
+        return float(np.sqrt(max(self.gap_squares / gaps - mean * mean, 0.0)) / mean)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The profile, and the clock's facts that the cleaning report wants."""
+
+    profile: TraceProfile
+    arrivals: Arrivals
+    requests: int
+    missing_prompt: int
+    missing_output: int
+    closed_loop: int
+    statuses: dict[str, int]
+
+
+def measure(path: Path, meta: Meta, span_ns: int) -> Measured:
+    """Profiles the canonical file at ``path``, whose arrivals lie in 0..``span_ns``."""
+    arrivals = Arrivals()
+    tallies = {name: Tally() for name in _LENGTHS}
+    sources = {"source_e2e_ns": Tally(), "source_ttft_ns": Tally()}
+    labels: dict[str, Counter[str]] = {name: Counter() for name in ("model", "tenant", "status")}
+    sessions: set[str] = set()
+    heat = np.zeros((7, 24), dtype=np.int64)
+    bin_ns = max(-(-(span_ns + 1) // SERIES_BINS), 1)
+    series = np.zeros((3, SERIES_BINS), dtype=np.int64)
+    prefix = PrefixReuse(meta) if meta.block_size_tokens is not None else None
+    requests = closed = 0
+    for frame in canonical.slices(path):
+        requests += frame.height
+        open_loop = frame.filter(pl.col("arrival_ns").is_not_null())
+        closed += frame.height - open_loop.height
+        times = open_loop["arrival_ns"].to_numpy()
+        arrivals.add(times)
+        for name, tally in (*tallies.items(), *sources.items()):
+            if frame[name].null_count() < frame.height:
+                tally.add(frame[name].drop_nulls().to_numpy())
+        for name, counter in labels.items():
+            if frame[name].null_count() < frame.height:
+                counter.update(dict(frame.drop_nulls(name).group_by(name).len().rows()))
+        if frame["session"].null_count() < frame.height:
+            sessions.update(frame["session"].drop_nulls().unique().to_list())
+        _add_series(series, times // bin_ns, open_loop)
+        if meta.start_epoch_ns is not None:
+            heat += _heat(open_loop, meta)
+        if prefix is not None:
+            prefix.add(frame)
+    profile = TraceProfile(
+        requests=requests,
+        span_s=span_ns / NS,
+        start_utc=_iso(meta.start_epoch_ns),
+        mean_rps=arrivals.n / (span_ns / NS) if span_ns > 0 else None,
+        peak_rps_1s=_peak(arrivals, "1s", span_ns),
+        peak_rps_1min=_peak(arrivals, "1min", span_ns),
+        peak_rps_1h=_peak(arrivals, "1h", span_ns),
+        gap_cv=arrivals.gap_cv(),
+        dispersion_1s=arrivals.dispersion("1s"),
+        dispersion_1min=arrivals.dispersion("1min"),
+        prompt_tokens=tallies["prompt_tokens"].profile(),
+        output_tokens=tallies["output_tokens"].profile(),
+        cached_tokens=_optional(tallies["cached_tokens"]),
+        reasoning_tokens=_optional(tallies["reasoning_tokens"]),
+        prefix=prefix.profile(tallies["prompt_tokens"].profile().total) if prefix is not None else None,
+        tenants=len(labels["tenant"]),
+        top_tenants=[
+            TenantShare(tenant=name, requests=n, share=n / requests)
+            for name, n in sorted(labels["tenant"].items(), key=lambda item: (-item[1], item[0]))[:TOP]
+        ],
+        sessions=len(sessions),
+        models=dict(sorted(labels["model"].items(), key=lambda item: (-item[1], item[0]))[:TOP]),
+        heat_map=_cells(heat) if meta.start_epoch_ns is not None else None,
+        heat_map_zone=(meta.zone or "UTC") if meta.start_epoch_ns is not None else None,
+        series=_series(series, bin_ns, span_ns),
+        source_e2e_p50_s=_median_s(sources["source_e2e_ns"]),
+        source_ttft_p50_s=_median_s(sources["source_ttft_ns"]),
+    )
+    return Measured(
+        profile=profile,
+        arrivals=arrivals,
+        requests=requests,
+        missing_prompt=requests - profile.prompt_tokens.n,
+        missing_output=requests - profile.output_tokens.n,
+        closed_loop=closed,
+        statuses=dict(sorted(labels["status"].items())),
+    )
+
+
+def _peak(arrivals: Arrivals, name: str, span_ns: int) -> float | None:
+    width = _WINDOWS[name]
+    return arrivals.peak[name] / (width / NS) if span_ns >= width else None
+
+
+def _optional(tally: Tally) -> LengthProfile | None:
+    return tally.profile() if len(tally.values) else None
+
+
+def _median_s(tally: Tally) -> float | None:
+    return tally.percentile(50.0) / NS if len(tally.values) else None
+
+
+def _iso(epoch_ns: int | None) -> str | None:
+    return (
+        None if epoch_ns is None else datetime.fromtimestamp(epoch_ns / NS, tz=UTC).isoformat(timespec="milliseconds")
+    )
+
+
+def _add_series(series: Int64Array, index: Int64Array, frame: pl.DataFrame) -> None:
+    series[0] += np.bincount(index, minlength=SERIES_BINS)
+    for row, name in ((1, "prompt_tokens"), (2, "output_tokens")):
+        np.add.at(series[row], index, frame[name].fill_null(0).to_numpy())
+
+
+def _series(series: Int64Array, bin_ns: int, span_ns: int) -> Series:
+    used = min(SERIES_BINS, span_ns // bin_ns + 1)
+    bins = [
+        SeriesBin(
+            start_s=i * bin_ns / NS,
+            requests=int(series[0, i]),
+            prompt_tokens=int(series[1, i]),
+            output_tokens=int(series[2, i]),
+        )
+        for i in range(used)
+    ]
+    return Series(bin_s=bin_ns / NS, bins=bins)
+
+
+def _heat(frame: pl.DataFrame, meta: Meta) -> Int64Array:
+    local = (frame["arrival_ns"] + (meta.start_epoch_ns or 0)).cast(pl.Datetime("ns", "UTC"))
+    local = local.dt.convert_time_zone(meta.zone or "UTC")
+    slot = (local.dt.weekday().cast(pl.Int64) - 1) * 24 + local.dt.hour().cast(pl.Int64)
+    return np.bincount(slot.to_numpy(), minlength=168).reshape(7, 24).astype(np.int64)
+
+
+def _cells(heat: Int64Array) -> list[HeatCell]:
+    return [HeatCell(weekday=day, hour=hour, requests=int(heat[day, hour])) for day in range(7) for hour in range(24)]

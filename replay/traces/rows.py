@@ -1,0 +1,74 @@
+"""What a container (delimited text, JSON lines, JSON array, Parquet) hands to a format: batches of named columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import polars as pl
+
+from replay.traces.source import Source
+
+LINE = "__line__"
+"""Column of source line numbers in every batch; Int64, from 1."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A row that could not even be taken apart."""
+
+    line: int
+    rule: str
+    column: str | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """``frame``: ``LINE`` plus one column for each wanted name that is in the file, as text or as typed values.
+
+    ``faults`` are rows that are not in the frame. Rows read = frame.height + len(faults). ``blank`` lines are no rows.
+    """
+
+    frame: pl.DataFrame
+    faults: list[Fault] = field(default_factory=list)
+    blank: int = 0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The beginning of a file, taken apart: what formats look at to recognise their own."""
+
+    container: str
+    """``csv``, ``tsv``, ``jsonl``, ``json-array`` or ``parquet``."""
+    columns: tuple[str, ...]
+    """Columns of a table; keys seen in JSON objects, nested ones as ``a.b``."""
+    rows: tuple[dict[str, Any], ...]
+    """The first rows: text from CSV, parsed values from JSON and Parquet (flat names)."""
+
+    def has(self, *names: str) -> bool:
+        """Whether all these columns are there."""
+        return all(name in self.columns for name in names)
+
+    def may_have(self, name: str) -> bool:
+        """Whether rows may have this column: in JSON a key may first come after the sample."""
+        return name in self.columns or self.container in ("jsonl", "json-array")
+
+    def first(self, name: str) -> Any:
+        """The first value of a column that is there and not null."""
+        return next((row[name] for row in self.rows if row.get(name) not in (None, "")), None)
+
+
+class Table(Protocol):
+    """An opened container."""
+
+    sample: Sample
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Batch]:
+        """All rows, only the wanted columns."""
+
+
+class Container(Protocol):
+    """Opens a source, or returns ``None`` where the content is not of this kind."""
+
+    def __call__(self, source: Source) -> Table | None: ...

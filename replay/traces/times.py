@@ -1,0 +1,248 @@
+"""Arrival times to integer nanoseconds: the unit and the zone are known, given, or the file is refused."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import cast
+
+import polars as pl
+
+from replay.errors import FieldError, TraceError
+from replay.traces.casts import Cast, clean_text, decimal, scaled
+from replay.traces.cleaning import Ledger
+from replay.traces.options import TIME_UNITS, IngestOptions, TimeUnit
+
+UNIT_NS: dict[str, int] = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+EPOCH_2000_NS = 946_684_800 * 10**9
+EPOCH_2100_NS = 4_102_444_800 * 10**9
+
+_EPOCH_2001_S = 10**9  # numbers below are no epoch times of our days, whatever their unit
+_ISO = r"^\s*\d{4}-\d{2}-\d{2}[T ]"
+_ZONED = r"(?i)(?:z|utc|[+-]\d{2}:?\d{2})\s*$"
+_SUFFIX = re.compile(
+    r"(?:^|[_\s(\[])(s|sec|secs|seconds|ms|msec|millis|milliseconds|us|usec|micros|ns|nanos)[)\]]?$", re.I
+)
+_SUFFIX_UNIT: dict[str, TimeUnit] = {
+    **dict.fromkeys(("s", "sec", "secs", "seconds"), "s"),
+    **dict.fromkeys(("ms", "msec", "millis", "milliseconds"), "ms"),
+    **dict.fromkeys(("us", "usec", "micros"), "us"),
+    **dict.fromkeys(("ns", "nanos"), "ns"),
+}
+
+
+def unit_in_name(column: str) -> TimeUnit | None:
+    """The unit that a column's name ends with (``arrival_ms``, ``Time (s)``), if any."""
+    match = _SUFFIX.search(column)
+    return _SUFFIX_UNIT[match.group(1).lower()] if match else None
+
+
+@dataclass
+class TimeParser:
+    """Reads one arrival column, batch by batch. The first batch decides what the column is; later ones must agree.
+
+    ``unit`` fixed by the format, or ``None``: taken from the options, the column's name, or the epoch's magnitude.
+    """
+
+    column: str
+    options: IngestOptions
+    ledger: Ledger
+    unit: TimeUnit | None = None
+    kind: str | None = None
+    band: bool = False
+    zoned: bool | None = None
+
+    def parse(self, series: pl.Series) -> Cast:
+        """Nanoseconds (since 1970 for calendar and epoch times, else from the source's zero) and broken rules."""
+        if isinstance(series.dtype, pl.Datetime):
+            return self._typed(series)
+        if isinstance(series.dtype, (pl.String, pl.Null)):
+            series = clean_text(series)
+        elif not series.dtype.is_numeric() or isinstance(series.dtype, pl.Boolean):
+            raise self._unreadable(series)
+        if self.kind is None and series.null_count() < len(series):
+            self._decide(series)
+        if self.kind == "calendar":
+            return self._calendar(series.cast(pl.String))
+        return self._number(series)
+
+    def _decide(self, series: pl.Series) -> None:
+        if isinstance(series.dtype, pl.String) and int(series.str.contains(_ISO).sum()) * 2 > series.count():
+            self.kind = "calendar"
+            return
+        numbers = decimal(series)
+        if numbers.count() * 2 <= series.count():
+            raise self._unreadable(series)
+        self.kind = "number"
+        if self.options.time_unit is not None:
+            self.unit, why = self.options.time_unit, "as asked (time_unit)"
+        elif self.unit is not None:
+            why = "fixed by the format"
+        elif (named := unit_in_name(self.column)) is not None:
+            self.unit, why = named, f"by the column's name {self.column!r}"
+        else:
+            self.unit = self._by_magnitude(numbers)
+            self.band = True
+            why = "by magnitude: every time lies between 2001 and 2100 in this unit only"
+        self.ledger.time_unit = self.unit
+        self.ledger.assumed["time_unit"] = f"{self.unit}, {why}"
+
+    def _by_magnitude(self, numbers: pl.Series) -> TimeUnit:
+        found = [unit for unit in TIME_UNITS if bool(self._in_band(numbers, unit).any())]
+        positive = numbers.drop_nulls()
+        if len(found) == 1 and bool(self._in_band(positive, found[0]).mean() > 0.5):  # type: ignore[operator]
+            return found[0]
+        if len(found) > 1:
+            raise self._ambiguous(positive, f"the times mix units: some are epoch {' and some '.join(found)}")
+        raise self._ambiguous(positive, "the unit of the times is not stated")
+
+    def _in_band(self, numbers: pl.Series, unit: TimeUnit) -> pl.Series:
+        scale = 10**9 * (10**9 // UNIT_NS[unit])
+        low, high = _EPOCH_2001_S * scale, (EPOCH_2100_NS // 10**9) * scale
+        return ((numbers >= low) & (numbers < high)).fill_null(value=False)
+
+    def _ambiguous(self, numbers: pl.Series, what: str) -> TraceError:
+        span = float(cast(int, numbers.max()) - cast(int, numbers.min())) / 1e9
+        errors = []
+        for unit in TIME_UNITS:
+            seconds = span * UNIT_NS[unit] / 1e9
+            rate = f", {len(numbers) / seconds:,.4g} requests/s" if seconds > 0 else ""
+            cure = f"time_unit={unit}"
+            detail = f"read as {unit}, the first {len(numbers):,} rows span {seconds:,.6g} s{rate}: then give {cure}"
+            errors.append(
+                FieldError(detail, field="time_unit", column=self.column, rule="ambiguous_time_unit", cure=cure)
+            )
+        return TraceError(
+            "trace.ambiguous_unit",
+            f"column {self.column!r}: {what}. Say which it is by the parameter time_unit (s, ms, us or ns)",
+            errors,
+        )
+
+    def _unreadable(self, series: pl.Series) -> TraceError:
+        seen = ", ".join(repr(str(value)[:40]) for value in series.drop_nulls().head(3).to_list())
+        cure = "write numbers, or YYYY-MM-DD HH:MM:SS with optional fraction and zone; or map another column to arrival"
+        return TraceError(
+            "trace.time_unreadable",
+            f"column {self.column!r} does not hold times that can be read: {seen}",
+            [FieldError(cure, column=self.column, rule="not_a_time", cure=cure)],
+        )
+
+    def _number(self, series: pl.Series) -> Cast:
+        numbers = decimal(series)
+        if self.unit is None:  # no row of this batch or before has a time
+            return numbers.cast(pl.Int64, strict=False), _missing(series)
+        wide = scaled(numbers, UNIT_NS[self.unit])
+        wide = wide.set(((wide < 0) | (wide >= EPOCH_2100_NS)).fill_null(value=False), None)
+        values = wide.cast(pl.Int64, strict=False)
+        rules = pl.DataFrame({"text": series, "number": numbers, "value": values}).select(
+            pl.when(pl.col("text").is_null())
+            .then(pl.lit("missing_arrival"))
+            .when(pl.col("number").is_null())
+            .then(pl.lit("not_a_time"))
+            .when(pl.col("value").is_null())
+            .then(pl.lit("time_out_of_range"))
+            .otherwise(pl.lit(None, dtype=pl.String))
+        )
+        result = rules.to_series()
+        if self.band:
+            other = ~self._in_band(numbers, self.unit) & numbers.is_not_null()
+            result = result.set(other, "other_time_unit")
+        return values, result if result.null_count() < len(result) else None
+
+    def _typed(self, series: pl.Series) -> Cast:
+        kind = cast(pl.Datetime, series.dtype)
+        self._agree(zoned=kind.time_zone is not None)
+        fine = series.cast(pl.Datetime("ns", kind.time_zone), strict=False)
+        return self._to_ns(fine, series)
+
+    def _calendar(self, text: pl.Series) -> Cast:
+        zoned = text.str.contains(_ZONED)
+        if bool(zoned.any()) and bool((~zoned).any()):
+            # A row that is no time at all says nothing about zones.
+            real = text.str.contains(_ISO).fill_null(value=False)
+            if bool((zoned & real).any()) and bool((~zoned & real).any()):
+                raise self._mixed()
+            zoned = zoned & real
+        self._agree(zoned=bool(zoned.any()))
+        return self._to_ns(_to_datetime(text, zoned=bool(zoned.any())), text)
+
+    def _agree(self, *, zoned: bool) -> None:
+        if self.zoned is not None and self.zoned != zoned:
+            raise self._mixed()
+        if self.zoned is None:
+            self.zoned = zoned
+            self.kind = "calendar"
+            self.ledger.time_unit = "calendar"
+            zone = self.options.time_zone
+            if zoned:
+                said = "UTC: the times carry their offset"
+            elif zone:
+                said = f"{zone}, as asked (time_zone)"
+            else:
+                said = "UTC assumed: the times carry no zone (settle it with time_zone)"
+                self.ledger.warn("naive", f"times in {self.column!r} carry no zone; they were read as UTC")
+            self.ledger.time_zone = "UTC" if zoned or not zone else zone
+            self.ledger.assumed["time_zone"] = said
+
+    def _mixed(self) -> TraceError:
+        cure = "write all times with an offset, or all without one"
+        return TraceError(
+            "trace.mixed_zones",
+            f"column {self.column!r} mixes times with a zone and times without one",
+            [FieldError(cure, column=self.column, rule="mixed_zones", cure=cure)],
+        )
+
+    def _to_ns(self, times: pl.Series, source: pl.Series) -> Cast:
+        zone = self.options.time_zone
+        skipped = None
+        if not self.zoned and zone:
+            local = times
+            times = local.dt.replace_time_zone(zone, ambiguous="earliest", non_existent="null")
+            skipped = times.is_null() & local.is_not_null()
+            late = local.dt.replace_time_zone(zone, ambiguous="latest", non_existent="null")
+            if bool((late != times).any()):
+                self.ledger.warn(
+                    "ambiguous_hour",
+                    "some local times fall in the hour that daylight saving repeats; the first of the two was taken",
+                )
+        values = times.dt.epoch("ns")
+        out = ((values < EPOCH_2000_NS) | (values >= EPOCH_2100_NS)).fill_null(value=False)
+        values = values.set(out, None)
+        if values.null_count() == 0:
+            return values, None
+        rules = pl.Series("rule", [None], dtype=pl.String).new_from_index(0, len(values))
+        rules = (
+            rules.set(values.is_null(), "not_a_time")
+            .set(source.is_null(), "missing_arrival")
+            .set(out, "time_out_of_range")
+        )
+        if skipped is not None:
+            rules = rules.set(skipped, "time_does_not_exist")
+        return values, rules
+
+
+def _missing(series: pl.Series) -> pl.Series | None:
+    if series.null_count() == 0:
+        return None
+    return (
+        pl.Series("rule", [None], dtype=pl.String)
+        .new_from_index(0, len(series))
+        .set(series.is_null(), "missing_arrival")
+    )
+
+
+def _to_datetime(text: pl.Series, *, zoned: bool) -> pl.Series:
+    """ISO-like text to datetimes (UTC where zoned); null where a cell does not fit. Separator ``T`` or blank."""
+    tail = "%#z" if zoned else ""
+    first = next((value for value in text.head(50) if value is not None), "")
+    marks = ("T", " ") if "T" in first[:11] else (" ", "T")
+    parsed = text.str.to_datetime(f"%Y-%m-%d{marks[0]}%H:%M:%S%.f{tail}", time_unit="ns", strict=False)
+    if parsed.null_count() > text.null_count():
+        for form in (f"%Y-%m-%d{marks[1]}%H:%M:%S%.f{tail}", f"%Y-%m-%d{marks[0]}%H:%M{tail}"):
+            parsed = parsed.fill_null(text.str.to_datetime(form, time_unit="ns", strict=False))
+        if zoned:  # "... UTC" and blanks before the zone
+            plain = text.str.replace(r"(?i)\s*utc$", "Z").str.replace(r"\s+(Z|[+-]\d{2}:?\d{2})$", "$1")
+            for mark in marks:
+                form = f"%Y-%m-%d{mark}%H:%M:%S%.f%#z"
+                parsed = parsed.fill_null(plain.str.to_datetime(form, time_unit="ns", strict=False))
+    return parsed

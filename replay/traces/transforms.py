@@ -1,0 +1,152 @@
+"""A canonical trace and a transform to the arrays of a workload: seeded, exact, and stated in its notes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from replay.errors import FieldError, TraceError
+from replay.specs import Transform
+from replay.traces import canonical
+from replay.workload import Workload
+
+Int64Array = npt.NDArray[np.int64]
+
+PS_PER_NS = 1_000
+MAX_SPAN_S = 106 * 86_400
+"""2^63 ps are 106.75 days; the rest is room for the replay to run past the last arrival."""
+
+JITTER_S = 60.0
+_NS = 10**9
+
+
+def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
+    """The workload of ``transform`` over the canonical file ``path``; the same seed gives the same arrays.
+
+    Window first, then growth. Growth ``g`` takes ``floor(g)`` copies of every request and one more of a seeded share
+    ``g - floor(g)`` of them. The first copy keeps its time; further ones are shifted by a uniform time within a minute
+    either way (wrapped into the window), so that lengths, tenants' mix and the rate curve stay and no exact tie is
+    doubled. Below 1 every request is kept with probability ``g``.
+
+    Raises:
+        TraceError: an empty window, nothing with lengths in it, or a window beyond what picoseconds can count.
+    """
+    canonical.read_meta(path)
+    table = pl.scan_parquet(path, glob=False).select("arrival_ns", "prompt_tokens", "output_tokens", "status").collect()
+    start_ns, end_ns, span_s = _window(table, transform)
+    excluded: dict[str, int] = {}
+    table = _count_out(table, pl.col("arrival_ns").is_not_null(), "closed_loop", excluded)
+    table = _count_out(
+        table, pl.col("arrival_ns").is_between(start_ns, end_ns, closed="left"), "outside_window", excluded
+    )
+    in_window = table.height
+    table = _count_out(table, pl.col("status").ne_missing("cache_hit"), "gateway_cache_hit", excluded)
+    table = _count_out(table, pl.col("prompt_tokens").is_not_null(), "no_prompt_tokens", excluded)
+    table = _count_out(table, pl.col("output_tokens").is_not_null(), "no_output_tokens", excluded)
+    if table.height == 0:
+        cure = (
+            "choose a window in which requests with known lengths arrive"
+            if in_window == 0
+            else "see the cleaning report"
+        )
+        raise TraceError(
+            "workload.empty",
+            f"no request of the trace can be replayed: {excluded}; {cure}",
+            [FieldError(cure, field="transform", rule="empty_workload", cure=cure)],
+        )
+    arrival_ns = table["arrival_ns"].to_numpy() - start_ns
+    prompt = table["prompt_tokens"].to_numpy()
+    output = table["output_tokens"].to_numpy()
+    notes = _notes(transform, excluded, in_window)
+    if transform.growth != 1.0:
+        arrival_ns, prompt, output, note = _grow(arrival_ns, prompt, output, transform.growth, span_s, seed)
+        notes.append(note)
+        if len(arrival_ns) == 0:
+            cure = "choose a larger growth or a longer window"
+            raise TraceError(
+                "workload.empty",
+                f"growth {transform.growth:g} leaves no request",
+                [FieldError(cure, field="growth", cure=cure)],
+            )
+    return Workload(
+        arrival_ps=np.ascontiguousarray(arrival_ns * PS_PER_NS),
+        prompt_tokens=np.ascontiguousarray(prompt, dtype=np.int64),
+        output_tokens=np.ascontiguousarray(output, dtype=np.int64),
+        span_s=span_s,
+        excluded=excluded,
+        notes=tuple(notes),
+    )
+
+
+def _window(table: pl.DataFrame, transform: Transform) -> tuple[int, int, float]:
+    """Start (included) and end (excluded) in ns, and the length in s that the rate is counted over."""
+    last = table["arrival_ns"].max()
+    last_ns = last if isinstance(last, int) else 0
+    start_ns = round((transform.window_start_s or 0.0) * _NS)
+    if start_ns > last_ns:
+        cure = f"the trace's last request arrives at {last_ns / _NS:g} s; start before"
+        raise TraceError(
+            "workload.window",
+            f"the window starts at {start_ns / _NS:g} s, after the trace's end",
+            [FieldError(cure, "window_start_s")],
+        )
+    asked = transform.window_end_s
+    end_ns = last_ns + 1 if asked is None else min(round(asked * _NS), max(last_ns + 1, start_ns + 1))
+    span_s = (end_ns - 1 - start_ns) / _NS if asked is None or end_ns == last_ns + 1 else (end_ns - start_ns) / _NS
+    if span_s > MAX_SPAN_S:
+        cure = f"choose a window of at most {MAX_SPAN_S // 86_400} days by window_start_s and window_end_s"
+        raise TraceError(
+            "workload.too_long",
+            f"the window is {span_s / 86_400:,.1f} days; replays count picoseconds in 64 bits and take {MAX_SPAN_S // 86_400}",
+            [FieldError(cure, field="window_end_s", rule="max_span", cure=cure)],
+        )
+    return start_ns, end_ns, span_s
+
+
+def _count_out(table: pl.DataFrame, keep: pl.Expr, reason: str, excluded: dict[str, int]) -> pl.DataFrame:
+    kept = table.filter(keep)
+    if kept.height < table.height:
+        excluded[reason] = table.height - kept.height
+    return kept
+
+
+def _notes(transform: Transform, excluded: dict[str, int], in_window: int) -> list[str]:
+    notes = []
+    if transform.window_start_s is not None or transform.window_end_s is not None:
+        end = "the end" if transform.window_end_s is None else f"{transform.window_end_s:g} s"
+        notes.append(f"Window {transform.window_start_s or 0:g} s to {end} of the trace: {in_window:,} requests.")
+    left_out = {reason: n for reason, n in excluded.items() if reason != "outside_window"}
+    if left_out:
+        parts = ", ".join(f"{n:,} {reason.replace('_', ' ')}" for reason, n in left_out.items())
+        notes.append(f"Left out of the replay: {parts}. The load is understated by so much.")
+    return notes
+
+
+def _grow(
+    arrival_ns: Int64Array, prompt: Int64Array, output: Int64Array, growth: float, span_s: float, seed: int
+) -> tuple[Int64Array, Int64Array, Int64Array, str]:
+    n = len(arrival_ns)
+    rng = np.random.Generator(np.random.PCG64(seed))
+    if growth < 1.0:
+        index = np.flatnonzero(rng.random(n) < growth)
+        note = f"Load times {growth:g}: every request kept with probability {growth:g} (seed {seed}), {len(index):,} of {n:,}."
+        return arrival_ns[index], prompt[index], output[index], note
+    whole = int(growth)
+    extra = np.flatnonzero(rng.random(n) < growth - whole)
+    index = np.concatenate([np.tile(np.arange(n, dtype=np.int64), whole), extra.astype(np.int64)])
+    shift = np.rint(rng.uniform(-JITTER_S, JITTER_S, len(index) - n) * _NS).astype(np.int64)
+    length = max(round(span_s * _NS), 1)
+    times = arrival_ns[index]
+    times[n:] = (times[n:] + shift) % length
+    order = np.argsort(times, kind="stable")
+    note = (
+        f"Load times {growth:g}: {len(index):,} requests from {n:,} by superposing {whole} copies"
+        f"{f' and a seeded share of {growth - whole:.3g}' if growth > whole else ''}; copies after the first are shifted by "
+        f"up to {JITTER_S:g} s either way (seed {seed}). The rate curve stays; bursts under a minute are smoothed, so at the "
+        "same mean the grown load is somewhat less bursty."
+    )
+    index = index[order]
+    return times[order], prompt[index], output[index], note
