@@ -43,7 +43,7 @@ class RequestTable:
     """Index into ``STATUSES``."""
 
 
-STATUSES = ("finished", "too_long_for_model", "too_large_for_kv", "truncated_at_max_model_len", "unfinished")
+STATUSES = ("finished", "too_long_for_model", "too_large_for_kv", "prompt_over_batch_budget")
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,10 @@ from replay.kernels.memory import prepare_free_list, publish, release
 from replay.kernels.routers import route
 from replay.kernels.schedule import schedule
 from replay.kernels.state import (
-    BUSY,
     FAR,
     FINISHED,
     FLIGHT,
     FLIGHT_FIRST,
-    FREE_BLOCKS,
     FREE_SLOTS,
     GAP_BITS,
     GAP_MAX_PS,
@@ -28,8 +26,6 @@ from replay.kernels.state import (
     OUTSTANDING,
     PREVIOUS_END,
     RUNNING,
-    RUNNING_REQUESTS,
-    USED_BLOCKS,
     WAITING,
     Config,
     Int64,
@@ -60,12 +56,7 @@ def start_next(
             in_flight |= flight.size[replica * config.batches_in_flight + ring] > 0
         batch = replica * config.batches_in_flight + reg[FLIGHT_FIRST]
         if flight.size[batch] > 0:
-            duration = flight.duration_ps[batch]
-            reg[NEXT_EVENT] = max(reg[PREVIOUS_END], flight.scheduled_ps[batch]) + duration
-            meters = state.meters.meters[replica]
-            meters[BUSY] += duration
-            meters[USED_BLOCKS] += float(config.num_blocks - reg[FREE_BLOCKS]) * duration
-            meters[RUNNING_REQUESTS] += float(reg[RUNNING]) * duration
+            reg[NEXT_EVENT] = max(reg[PREVIOUS_END], flight.scheduled_ps[batch]) + flight.duration_ps[batch]
             return
         reg[FLIGHT_FIRST] = (reg[FLIGHT_FIRST] + 1) % config.batches_in_flight
         reg[FLIGHT] -= 1

@@ -1,17 +1,37 @@
-"""The one place for compiler flags: every kernel of this package is compiled by ``kernel``."""
+"""The one place for compiler flags: every kernel of this package is compiled by ``kernel``.
+
+Numba's cache on disk does not notice a change in a callee or a constant of another file, so the cache folder is named
+after a hash of the sources: machine code of another version is never run.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import numba
+
+from replay.kernel_version import machine_code_version
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
+def _cache_folder() -> Path:
+    """Below ``NUMBA_CACHE_DIR`` where it is set, else in the user's own cache folder."""
+    base = Path(numba.config.CACHE_DIR) if numba.config.CACHE_DIR else Path.home() / ".cache" / "capreplay" / "numba"
+    return base / f"{machine_code_version()}-numba{numba.__version__}"
+
+
+numba.config.CACHE_DIR = str(_cache_folder())
+
+
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Compiles for nopython mode, cached on disk, without the interpreter lock, in exact (not fast) arithmetic."""
+    """Compiles for nopython mode, cached on disk, without the interpreter lock, in exact (not fast) arithmetic.
+
+    Kernels own no memory (the caller allocates every array), so reference counting is switched off: with it, handing the
+    state's arrays from kernel to kernel took ten times the work itself.
+    """
     compiled: Callable[P, R] = numba.njit(cache=True, nogil=True, error_model="numpy", _nrt=False)(function)
     return compiled

@@ -17,8 +17,15 @@ KNOT_BITS = 3
 def bin_of(value: int, bits: int) -> int:
     """Bin of a value >= 0: exact below ``2 ** (bits + 1)``, then ``2 ** bits`` bins an octave."""
     shift = 0
-    while (value >> shift) >= (2 << bits):
-        shift += 1
+    top = value >> (bits + 1)
+    if top >= 1 << 32:
+        shift, top = 32, top >> 32
+    if top >= 1 << 16:
+        shift, top = shift + 16, top >> 16
+    if top >= 1 << 8:
+        shift, top = shift + 8, top >> 8
+    while top > 0:
+        shift, top = shift + 1, top >> 1
     return (shift << bits) + (value >> shift)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from replay.kernels.jit import kernel
 from replay.kernels.memory import blocks_for, grow, lookup, release, take_hits
 from replay.kernels.state import (
+    BUSY,
     FLIGHT,
     FLIGHT_FIRST,
     FREE_BLOCKS,
@@ -18,10 +19,13 @@ from replay.kernels.state import (
     PREEMPTIONS,
     QUERIED_TOKENS,
     RUNNING,
+    RUNNING_REQUESTS,
     SCHEDULED_TOKENS,
     STEPS,
+    USED_BLOCKS,
     WAITING,
     Config,
+    Float64,
     Int64,
     Requests,
     State,
@@ -216,6 +220,18 @@ def schedule_waiting(
 
 
 @kernel
+def meter_step(config: Config, meters: Float64, reg: Int64, duration: int, tokens: int) -> None:
+    """Counts one step and weighs what it holds by its duration."""
+    used = config.num_blocks - reg[FREE_BLOCKS]
+    reg[STEPS] += 1
+    reg[SCHEDULED_TOKENS] += tokens
+    reg[MAX_USED_BLOCKS] = max(reg[MAX_USED_BLOCKS], used)
+    meters[BUSY] += duration
+    meters[USED_BLOCKS] += float(used) * duration
+    meters[RUNNING_REQUESTS] += float(reg[RUNNING]) * duration
+
+
+@kernel
 def schedule(
     config: Config, requests: Requests, times: StepTimes, state: State, reg: Int64, replica: int, mask: int, now: int
 ) -> bool:
@@ -250,9 +266,8 @@ def schedule(
     flight.scheduled_ps[batch] = now
     flight.duration_ps[batch] = 0
     if n > 0:
-        flight.duration_ps[batch] = step_ps(config, times, total_tokens, decodes, context_tokens, chunks_ps, n)
-        reg[STEPS] += 1
-        reg[SCHEDULED_TOKENS] += total_tokens
-        reg[MAX_USED_BLOCKS] = max(reg[MAX_USED_BLOCKS], config.num_blocks - reg[FREE_BLOCKS])
+        duration = step_ps(config, times, total_tokens, decodes, context_tokens, chunks_ps, n)
+        flight.duration_ps[batch] = duration
+        meter_step(config, state.meters.meters[replica], reg, duration, total_tokens)
     reg[FLIGHT] += 1
     return preempted

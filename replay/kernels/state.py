@@ -16,7 +16,7 @@ Int32 = npt.NDArray[np.int32]
 Float64 = npt.NDArray[np.float64]
 
 NEVER = -1
-FAR = 2**62
+FAR = 2**63 - 1
 """A time after every event."""
 
 GAP_BITS = 8
@@ -47,7 +47,7 @@ GAP_BINS = (63 - GAP_BITS) << GAP_BITS
 ) = range(19)
 
 # Columns of ``meters``: time-weighted sums of one replica, in ps times the unit.
-BUSY, USED_BLOCKS, RUNNING_REQUESTS, BATCH_TOKENS, METERS = range(5)
+BUSY, USED_BLOCKS, RUNNING_REQUESTS, METERS = range(4)
 
 # Columns of ``cluster``: scalars of the whole replay.
 NEXT_ARRIVAL, ROUTER_NEXT, FINISHED, GAP_MAX_PS, CLUSTER = range(5)
@@ -152,7 +152,10 @@ class StepTimes(NamedTuple):
     rest_ps: Int64
     decode_table_ps: Int64
     prefill_table_ps: Int64
-    law: Int64  # decode_linear, prefill_linear, host, host_per_request
+    law: Int64  # scalars of the record, see the LAW_ columns
+
+
+LAW_DECODE_REQUEST, LAW_DECODE_TOKEN, LAW_PREFILL_PAIR, LAW_HOST, LAW_HOST_REQUEST, LAWS = range(6)
 
 
 class Meters(NamedTuple):

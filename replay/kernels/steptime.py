@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from replay.kernels.jit import kernel
 from replay.kernels.loglinear import interpolate
-from replay.kernels.state import Config, StepTimes
+from replay.kernels.state import (
+    LAW_DECODE_REQUEST,
+    LAW_DECODE_TOKEN,
+    LAW_HOST,
+    LAW_HOST_REQUEST,
+    LAW_PREFILL_PAIR,
+    Config,
+    StepTimes,
+)
 
 
 @kernel
 def attention_of_chunk(times: StepTimes, tokens: int, computed: int) -> int:
     """Prefill attention of one chunk of more than one token behind ``computed`` tokens, ps."""
-    ps = times.law[1] * (tokens * (2 * computed + tokens + 1))
+    ps = times.law[LAW_PREFILL_PAIR] * (tokens * (2 * computed + tokens + 1))
     if times.prefill_table_ps.shape[0] > 0:
         ps += interpolate(times.prefill_table_ps, tokens, computed)
     return ps
@@ -22,10 +30,11 @@ def step_ps(config: Config, times: StepTimes, tokens: int, decodes: int, context
 
     Host work is added in synchronous scheduling and hidden under the GPU in asynchronous scheduling.
     """
-    gpu = times.rest_ps[tokens] + times.law[0] * context_tokens + chunks_ps
+    law = times.law
+    gpu = times.rest_ps[tokens] + law[LAW_DECODE_REQUEST] * decodes + law[LAW_DECODE_TOKEN] * context_tokens + chunks_ps
     if decodes > 0 and times.decode_table_ps.shape[0] > 0:
         gpu += interpolate(times.decode_table_ps, decodes, context_tokens // decodes)
-    host = times.law[2] + times.law[3] * n
+    host = law[LAW_HOST] + law[LAW_HOST_REQUEST] * n
     if config.batches_in_flight > 1:
         return max(gpu, host)
     return gpu + host

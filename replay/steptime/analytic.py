@@ -14,7 +14,7 @@ from replay.hardware.dtypes import kv_format, weight_format
 from replay.hardware.entries import GpuType, ModelSpec
 from replay.hardware.weights import layer_counts
 from replay.steptime.record import StepTime, no_table
-from replay.steptime.roofline import FP8_FORMATS, Float64Array, Roofline, generation
+from replay.steptime.roofline import FP8_FORMATS, Roofline, generation
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -60,7 +60,7 @@ def analytic_step_time(
     """The step-time record of a deployment from its data sheets alone.
 
     ``rest_ps`` covers 0..max_num_batched_tokens tokens, non-decreasing, with graph padding baked in up to the capture
-    limit. Rows that sample a token cost ``c_r`` each, and sliding-window layers their window, by the decode table.
+    limit. A decoding request costs ``c_r`` a step, and sliding-window layers their window, by the decode table.
     ``None`` dtypes mean as published and 16 bit.
 
     Raises:
@@ -77,6 +77,7 @@ def analytic_step_time(
     )
     return StepTime(
         rest_ps=_rest_ps(roofline, max_num_batched_tokens, cuda_graphs),
+        decode_request_ps=_ps(DECODE_ROW_S + DECODE_ROW_PER_VOCAB_S * model.vocab_size),
         decode_linear_ps=_ps(REAL_OVER_KERNELS * roofline.decode_s_per_token()),
         prefill_linear_ps=_ps(REAL_OVER_KERNELS * roofline.prefill_s_per_pair() / 2.0),
         decode_table_ps=_decode_table_ps(roofline),
@@ -115,15 +116,14 @@ def _window_prefill_s(roofline: Roofline) -> float:
 
 
 def _decode_table_ps(roofline: Roofline) -> Int64Array:
-    """``R * (c_r + window layers' bytes of min(context, window))``: linear in R, so two rows are exact."""
-    model = roofline.model
-    row = DECODE_ROW_S + DECODE_ROW_PER_VOCAB_S * model.vocab_size
-    window = (model.sliding_window or 0) if layer_counts(model)[1] else 0
-    knots = table_knots(window) if window else np.array([0, 1], dtype=np.int64)
+    """``R * window bytes of min(context, window)``: linear in R, so two rows are exact. Absent without windows."""
+    window = (roofline.model.sliding_window or 0) if layer_counts(roofline.model)[1] else 0
+    if not window:
+        return no_table()
+    knots = table_knots(window)
     per_token = REAL_OVER_KERNELS * roofline.window_s_per_token()
-    seconds: Float64Array = row + per_token * np.minimum(knots, window).astype(np.float64)
     table = np.zeros((2, len(knots)), dtype=np.int64)
-    table[1] = np.rint(seconds * 1e12)
+    table[1] = np.rint(per_token * np.minimum(knots, window).astype(np.float64) * 1e12)
     return table
 
 

@@ -1,9 +1,11 @@
 """The step-time record: one flat set of integer tables, the same for every GPU, that turns a batch into picoseconds.
 
-``step_ps = rest[T] + decode_linear * K + prefill_linear * A2 + decode_table(R, K // R) + sum prefill_table(q, cached)``
-plus the host gap. T: tokens in the step (after graph padding where ``rest`` bakes it in); R: decoding requests (chunks of
-exactly one token); K: their context tokens, each counted including the token being computed; A2: twice the query-key pairs
-of the longer chunks, ``sum q * (2 * cached + q + 1)``. A linear law has empty tables; a measured law has tables.
+``step_ps = rest[T] + decode_request * R + decode_linear * K + prefill_linear * A2``
+``        + decode_table(R, K // R) + sum over chunks of prefill_table(q, cached)``, plus the host gap.
+
+T: tokens in the step (graph padding is baked into ``rest``). R: decoding requests (chunks of exactly one token). K: their
+context tokens, the one being computed included. A2: twice the query-key pairs of the longer chunks,
+``sum q * (2 * cached + q + 1)``. A linear law has empty tables; a measured law has tables.
 """
 
 from __future__ import annotations
@@ -20,25 +22,26 @@ Provenance = Literal["measured", "transported", "analytic", "recorded"]
 
 @dataclass(frozen=True)
 class StepTime:
-    """Integer picoseconds throughout, so that results are the same bytes on every machine.
-
-    ``rest_ps``: shape (T_max + 1,), everything but attention for T tokens, T = 0..T_max = max_num_batched_tokens.
-    ``decode_linear_ps``: per decode context token; ``prefill_linear_ps``: per A2 unit (half a query-key pair).
-    ``decode_table_ps``: shape (I, J) at log-linear knots (see ``kernels.loglinear``) of batch and mean context, or (0, 0).
-    ``prefill_table_ps``: shape (I, J) at log-linear knots of chunk length and cached tokens, or (0, 0).
-    ``host_ps`` + ``host_per_request_ps`` * scheduled requests: host work of a step; added to the GPU time in synchronous
-    scheduling, hidden under it (maximum) in asynchronous scheduling.
-    """
+    """Integer picoseconds throughout, so that results are the same bytes on every machine."""
 
     rest_ps: Int64Array
+    """Shape (T_max + 1,): everything but attention for T tokens, T = 0 .. T_max = max_num_batched_tokens."""
+    decode_request_ps: int
+    """Per decoding request: sampling and bookkeeping."""
     decode_linear_ps: int
+    """Per decode context token."""
     prefill_linear_ps: int
+    """Per unit of A2 (half a query-key pair)."""
     decode_table_ps: Int64Array
+    """Shape (I, J) at log-linear knots (``kernels.loglinear``) of batch and mean context; (0, 0): none."""
     prefill_table_ps: Int64Array
+    """Shape (I, J) at log-linear knots of chunk length and cached tokens; (0, 0): none."""
     host_ps: int
+    """Host work of a step: added to the GPU time in synchronous scheduling, hidden under it (maximum) in asynchronous."""
     host_per_request_ps: int
+    """The same for each request in the batch."""
     request_overhead_ps: int
-    """Time between sending and the engine seeing the request (API server, tokeniser); shifts arrivals."""
+    """From sending to the engine's seeing the request (API server, tokeniser): shifts arrivals."""
     provenance: Provenance
     calibration_id: str
     notes: tuple[str, ...] = ()
