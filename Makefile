@@ -85,7 +85,7 @@ demo: setup ## Upload a trace, plan, print the recommendations (make demo TRACE=
 	$(BIN)/python examples/demo.py $(TRACE)
 
 openapi: setup ## Write docs/openapi.json from the code
-	$(BIN)/capreplay openapi > docs/openapi.json
+	$(BIN)/python -m api.openapi docs/openapi.json
 
 chromium:
 	@if command -v chromium chromium-browser google-chrome google-chrome-stable >/dev/null || [ -n "$${CAPREPLAY_TEST_CHROMIUM:-}" ]; then \
