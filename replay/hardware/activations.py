@@ -1,6 +1,6 @@
 """Memory that the engine's start-up profiling finds beside the weights: activations, non-torch memory, CUDA graphs.
 
-The constants were fitted to public vLLM start-up logs; docs/memory.md gives shapes, evidence and error by engine version.
+The constants were fitted to public vLLM start-up logs; docs/memory.md gives shapes, evidence and error by version.
 All results are GiB on one GPU.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from replay.hardware.entries import ModelSpec
+from replay.hardware.entries import GpuType, ModelSpec
 from replay.hardware.versions import EngineVersion
 from replay.hardware.weights import GIB
 
@@ -18,6 +18,7 @@ _SORT_BUFFERS = 9.5
 """fp32 [max_num_seqs, vocabulary] buffers alive at once in the sort-based top-k/top-p sampler."""
 _FUSED_BUFFERS = 3.625
 """The same with the FlashInfer or Triton sampler."""
+_COUNTER_BUFFERS = 1.03
 _PEAK_FLOOR_GIB = 0.034
 _FORWARD_HIDDEN = 3.66
 _VISION_PEAK_GIB = 0.10
@@ -74,29 +75,46 @@ def _expert_workspace_gib(model: ModelSpec, tp: int, fmt: str, tokens: int) -> f
     return tokens * model.experts_per_tok * 2 * (max(2 * width, hidden) + max(width, hidden)) / GIB
 
 
-def non_torch_gib(model: ModelSpec, *, tp: int, engine: EngineVersion, max_num_seqs: int) -> float:
-    """CUDA context beyond the baseline, NCCL and custom all-reduce buffers, by engine version and ``tp``.
+def non_torch_estimate_gib(
+    model: ModelSpec, gpu: GpuType, *, tp: int, engine: EngineVersion, max_num_seqs: int
+) -> float:
+    """Memory outside PyTorch's allocator: communication buffers, workspaces and kernels, by engine version and ``tp``.
 
-    Sizes at tp 8 and above are extrapolated; from 0.31 on the model runner keeps an int32 [max_num_seqs, vocabulary]
-    counter and a bit mask outside the profiled peak.
+    Between GPUs without a fast interconnect the buffers are small. From 0.31 on the model runner keeps an int32
+    [max_num_seqs, vocabulary] counter and a bit mask outside the profiled peak. Figures at ``tp`` 8 are extrapolated.
     """
-    if not engine.at_least(0, 18):
-        single, pair, many = 0.13, 0.55, 0.60
-    else:
-        single, pair, many = 0.25, 2.07, 2.17
-    if engine.at_least(0, 31):
-        persistent = 1.03 * logits_gib(model, max_num_seqs)
-        return (0.13 if tp == 1 else pair if tp == 2 else many) + persistent
+    recent = engine.at_least(0, 18)
+    persistent = _COUNTER_BUFFERS * logits_gib(model, max_num_seqs) if engine.at_least(0, 31) else 0.0
     if tp == 1:
-        return single
-    if tp == 2:
-        return pair
-    return many if tp <= 4 else many + 0.13
+        return (0.25 if recent and not persistent else 0.13) + persistent
+    step = 0 if tp == 2 else 1 if tp <= 4 else 2
+    if gpu.max_scaleup_gpus == 1:
+        return (0.42, 0.47, 0.52)[step] + persistent if recent else (0.30, 0.35, 0.40)[step]
+    return (2.07, 2.17, 2.30)[step] + persistent if recent else (0.55, 0.60, 0.65)[step]
 
 
-def cuda_graph_gib(model: ModelSpec) -> float:
+def cuda_graph_estimate_gib(model: ModelSpec) -> float:
     """CUDA graphs as measured on vLLM 0.19: ``0.68 + 0.158 * layers * hidden / 1e5``, and 0.49 more for MoE.
 
     From 0.21 on the engine subtracts its own estimate, which public threads show at half to many times this size.
     """
     return 0.68 + 0.158 * model.num_layers * model.hidden_size / 1e5 + (0.49 if model.num_experts else 0.0)
+
+
+def kv_uncertainty_gib(
+    model: ModelSpec, *, tp: int, engine: EngineVersion, graphs_gib: float, total_gib: float
+) -> float:
+    """Half width of a 90 % interval around the KV cache's size, from the errors on start-up logs (docs/memory.md 5).
+
+    Best known are vLLM 0.17 to 0.20 on Hopper; from 0.21 on the engine's own CUDA-graph estimate dominates; the V0
+    engine and other engines have hardly any logs.
+    """
+    if engine.family != "vllm":
+        return 0.05 * total_gib
+    if engine.legacy:
+        return 0.03 * total_gib
+    special = bool(model.num_experts or model.num_linear_layers or model.num_window_layers)
+    width = 0.25 + (0.15 if special else 0.0) + (0.3 if tp >= 8 else 0.1 if tp > 1 else 0.0)
+    if engine.at_least(0, 21):
+        width += graphs_gib * (1.0 if special else 0.5)
+    return width

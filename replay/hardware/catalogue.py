@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
@@ -51,7 +51,11 @@ class Catalogue:
     def with_entries(
         self, gpus: Iterable[GpuType] = (), models: Iterable[ModelSpec] = (), prices: Iterable[Price] = ()
     ) -> Catalogue:
-        """A new catalogue with these entries added; the same key replaces, prices are listed before the shipped ones."""
+        """A new catalogue with these entries added; the same key replaces. A price may name its GPU by any spelling.
+
+        Raises:
+            SpecError: a price names an unknown GPU type.
+        """
         added = (tuple(gpus), tuple(models), tuple(prices))
         digest = hashlib.sha256(self.version.encode())
         for entries in added:
@@ -60,12 +64,15 @@ class Catalogue:
         if not any(added):
             return self
         replaced = {price.id for price in added[2]}
-        return Catalogue(
+        kept = tuple(price for price in self.prices if price.id not in replaced)
+        merged = Catalogue(
             gpus={**self.gpus, **{g.key: g for g in added[0]}},
             models={**self.models, **{m.key: m for m in added[1]}},
-            prices=(*added[2], *(p for p in self.prices if p.id not in replaced)),
+            prices=kept,
             version=f"{self.version.split('+')[0]}+{digest.hexdigest()[:12]}",
         )
+        own = tuple(price.model_copy(update={"gpu": merged.gpu(price.gpu).key}) for price in added[2])
+        return replace(merged, prices=(*own, *kept))
 
     def gpu(self, key: str) -> GpuType:
         """The GPU type of this key, alias or common spelling.
@@ -87,11 +94,11 @@ class Catalogue:
     def model(self, key: str) -> ModelSpec:
         """The model of this key, alias or Hugging Face id.
 
-        Instruction-tuned and base siblings share an architecture, and a quantised repack (``...-FP8-dynamic``, ``...-AWQ``)
-        is its base model with another weight format; the spec returned says so in its notes.
+        Instruction-tuned and base siblings share an architecture, and a quantised repack (``...-FP8-dynamic``,
+        ``...-AWQ``) is its base model with another weight format; the spec returned says so in its notes.
 
         Raises:
-            SpecError: ``catalogue.unknown_model`` with the nearest names, ``catalogue.ambiguous_model`` with the choices.
+            SpecError: ``catalogue.unknown_model`` with the nearest names, or ``catalogue.ambiguous_model``.
         """
         name = parse_model_name(key)
         for spelling in name.spellings:

@@ -1,7 +1,7 @@
 """The KV cache's layout: bytes of a block, layer groups that share the pool, and blocks one request needs.
 
-Plain models have one group of all layers. Models that mix attention kinds are cut into groups of equal layer count, all of
-which draw from one pool of equally large blocks (docs/memory.md section 3).
+Plain models have one group of all layers. Models that mix attention kinds are cut into groups of equal layer count, all
+of which draw from one pool of equally large blocks (docs/memory.md section 4).
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def lay_out(
 
 
 def group_size(first: int, second: int) -> int:
-    """Layers per group for two kinds of layers: the smaller count, or the larger if it is less than half as large again."""
+    """Layers per group for two kinds: the smaller count, or the larger if that is less than half as large again."""
     small, large = sorted((first, second))
     return large if large < 1.5 * small else small
 

@@ -1,7 +1,7 @@
 """Bytes of model weights on one tensor-parallel rank, tensor by tensor, as the engine allocates them.
 
-Formula and evidence: docs/memory.md section 1. Projections are fused as the engine fuses them (QKV, gate and up, experts),
-because the allocator rounds each tensor on its own.
+Formula and evidence: docs/memory.md section 2. Projections are fused as the engine fuses them (QKV, gate and up,
+experts), because the allocator rounds each tensor on its own.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class WeightBytes:
 def allocated(size: int) -> int:
     """Bytes that PyTorch's caching allocator counts for a tensor of ``size`` bytes.
 
-    512-byte granularity; a tensor of 10 MiB or more gets a segment of whole 2 MiB and keeps the tail when that is at most
-    1 MiB (too small to be split off).
+    512-byte granularity; a tensor of 10 MiB or more gets a segment of whole 2 MiB and keeps the tail when that is at
+    most 1 MiB (too small to be split off).
     """
     size = -(-size // 512) * 512
     if size < 10 * MIB:
@@ -53,8 +53,8 @@ def _matrix(rows: int, cols: int, fmt: str) -> int:
 def size_weights(model: ModelSpec, tp: int, fmt: str, engine: EngineVersion) -> WeightBytes:
     """Weights of one rank at tensor parallelism ``tp`` in format ``fmt`` (see ``dtypes.weight_format``).
 
-    Embedding, head, router and norms stay 16 bit; KV heads are replicated when ``tp`` exceeds them; MLA down-projections,
-    routers and norms are replicated.
+    Embedding, head, router and norms stay 16 bit; KV heads are replicated when ``tp`` exceeds them; so are MLA
+    down-projections, routers and norms on every rank.
     """
     layers = model.num_layers
     moe = model.num_moe_layers if model.num_experts else 0
@@ -168,7 +168,7 @@ def _experts(model: ModelSpec, tp: int, fmt: str, engine: EngineVersion) -> int:
 
 
 def _mxfp4_padding(hidden: int, width: int, engine: EngineVersion) -> tuple[int, int]:
-    """Kernel padding: Marlin (the Hopper path up to 0.11) pads both sides, the Triton kernels after it the hidden side."""
+    """Kernel padding: Marlin (on Hopper up to 0.11) pads both sides, the Triton kernels after it the hidden side."""
     hidden = -(-hidden // 256) * 256
     if engine.at_least(0, 12):
         return hidden, width

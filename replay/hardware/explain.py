@@ -1,0 +1,70 @@
+"""Plain words for a memory plan: why it does not fit, what would, and what to know about the figures."""
+
+from __future__ import annotations
+
+from replay.hardware.entries import GpuType
+from replay.hardware.feasibility import largest_model_len
+from replay.hardware.plan import MemoryPlan, MemoryRequest
+from replay.hardware.weights import GIB
+
+
+def explain(request: MemoryRequest, plan: MemoryPlan, working_tp: int | None) -> str:
+    """A sentence that says what is wrong and what would work. ``working_tp``: the smallest larger size that fits."""
+    model, gpu = request.model, request.gpu
+    if request.max_model_len > model.max_position:
+        return (
+            f"max_model_len {request.max_model_len} exceeds what {model.key} was made for ({model.max_position}); "
+            f"set max_model_len to {model.max_position} or less"
+        )
+    if working_tp is None:
+        cure = "no tensor parallelism up to 64 fits; choose a GPU with more memory or fewer bits per weight"
+    else:
+        cure = f"the smallest tensor parallelism that fits is {working_tp}"
+    if plan.kv_gib <= 0:
+        budget = request.gpu_memory_utilization * gpu.memory_total_gib
+        return (
+            f"does not fit: weights {plan.weights_gib:.2f}, activations {plan.activation_gib:.2f} and overheads need "
+            f"{budget + plan.shortfall_gib:.2f} GiB of the {budget:.2f} GiB that utilisation "
+            f"{request.gpu_memory_utilization:g} allows on {gpu.key} ({gpu.memory_total_gib:.2f} GiB); {cure}"
+        )
+    pool = round(plan.kv_gib * GIB) // plan.layout.block_bytes
+    longest = largest_model_len(plan.layout, pool, request.max_model_len)
+    needed = plan.layout.blocks(request.max_model_len) * plan.layout.block_bytes / GIB
+    used = plan.weights_gib + plan.activation_gib + plan.non_torch_gib
+    shorter = f"set max_model_len to {longest} or less, or: {cure}" if longest else cure
+    return (
+        f"max_model_len {request.max_model_len} is too long: one such request needs {needed:.2f} GiB of KV cache and "
+        f"{plan.kv_gib:.2f} GiB is left beside {used:.2f} GiB of weights and overheads; {shorter}"
+    )
+
+
+def notes_for(request: MemoryRequest, *, graphs_gib: float, graphs_inside: bool, outside_gib: float) -> tuple[str, ...]:
+    """Remarks on the figures. ``outside_gib``: what the budget leaves free, where graphs of older releases must fit."""
+    engine, model, gpu = request.engine, request.model, request.gpu
+    notes: list[str] = []
+    if gpu.max_scaleup_gpus < request.tp:
+        notes.append(
+            f"{gpu.key} links {gpu.max_scaleup_gpus} GPU(s) by its fast interconnect; "
+            f"tp {request.tp} spans PCIe or the network"
+        )
+    if graphs_gib and graphs_inside:
+        notes.append("the CUDA-graph share is an estimate; engines have logged half to several times this size")
+    elif graphs_gib > outside_gib:
+        notes.append("CUDA graphs are captured outside the budget and may not fit what is left; lower the utilisation")
+    if engine.family != "vllm":
+        notes.append("no start-up logs of this engine were available: its figures are not checked")
+    elif engine.at_least(0, 21) and (model.num_experts or model.num_linear_layers):
+        notes.append("few start-up logs of this engine version and model class were available")
+    elif not engine.at_least(0, 17) and request.sampler == "auto":
+        notes.append("sized for the sort-based sampler; a server with FlashInfer installed has a larger KV cache")
+    if not _has_bf16(gpu) and request.weight_dtype == "bf16":
+        notes.append(f"{gpu.key} has no bf16: start the engine with dtype half; sizes are the same")
+    if request.tp >= 8 and engine.family == "vllm":
+        notes.append("non-torch memory at tp 8 and above is extrapolated from tp 4")
+    return tuple(notes)
+
+
+def _has_bf16(gpu: GpuType) -> bool:
+    """False for NVIDIA GPUs before Ampere (compute capability below 8)."""
+    capability = gpu.compute_capability or ""
+    return gpu.vendor != "NVIDIA" or not capability[:1].isdigit() or float(capability) >= 8
