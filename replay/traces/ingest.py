@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from replay.errors import FieldError, TraceError
 from replay.traces import canonical
@@ -50,7 +51,8 @@ def ingest(
         ledger.assumed["compression"] = opened.compression
     staged = out.with_name(out.name + ".part")
     try:
-        with Spool(out.parent) as spool:
+        with TemporaryDirectory(prefix=".ingest-", dir=out.parent) as folder:
+            spool = Spool(Path(folder))
             for frame in chosen.read(table, options, ledger):
                 spool.add(canonical.conform(frame))
             ledger.check()
@@ -207,22 +209,22 @@ def _clock_warnings(ledger: Ledger, measured: Measured, moved: int, span_ns: int
     if step is not None and step >= NS and arrivals.ties:
         ledger.warn(
             "clock",
-            f"the clock moves in steps of {step / NS:g} s and {arrivals.ties / n:.0%} of the requests share their time with "
-            "the one before: peaks over shorter windows than a step are artefacts of the clock",
+            f"the clock moves in steps of {step / NS:g} s and {arrivals.ties / n:.0%} of the requests share their time "
+            "with the one before: peaks over shorter windows than a step are artefacts of the clock",
         )
     if moved:
         ledger.warn("sorted", f"{moved:,} rows came after a row with a later arrival; the table is sorted by arrival")
     if arrivals.largest_gap > max(span_ns // 5, 60 * NS):
         ledger.warn(
             "gap",
-            f"nothing arrives for {arrivals.largest_gap / NS:,.0f} s from {arrivals.largest_gap_at / NS:,.0f} s on: an outage, "
-            "a hole in the log, or idle; peaks and means are over the whole span",
+            f"nothing arrives for {arrivals.largest_gap / NS:,.0f} s from {arrivals.largest_gap_at / NS:,.0f} s on: "
+            "an outage, a hole in the log, or idle; peaks and means are over the whole span",
         )
     if ledger.zero_output or ledger.zero_prompt:
         ledger.warn(
             "zeros",
-            f"{ledger.zero_prompt:,} rows say 0 prompt tokens and {ledger.zero_output:,} say 0 output tokens: they stay as "
-            "arrivals with the length unknown",
+            f"{ledger.zero_prompt:,} rows say 0 prompt tokens and {ledger.zero_output:,} say 0 output tokens: they "
+            "stay as arrivals with the length unknown",
         )
     missing = max(measured.missing_prompt, measured.missing_output) / n
     if missing > 0.05:

@@ -343,12 +343,10 @@ def open_json(source: Source) -> JsonLines | JsonArray:
     Raises:
         TraceError: no line of the beginning is a JSON object.
     """
-    first = next(lines.batches(source), None)
-    head = first.data.decode("utf-8").lstrip() if first is not None else ""
-    if head.startswith("["):
-        for records in _array_records(source):
-            return JsonArray(source, _sample("json-array", records.objects[:_SAMPLE_ROWS], source))
-    assert first is not None
+    first = next(lines.batches(source))  # a source is never empty
+    if first.data.lstrip().startswith(b"["):
+        records = next(_array_records(source))
+        return JsonArray(source, _sample("json-array", records.objects[:_SAMPLE_ROWS], source))
     texts = first.data.split(b"\n")[: _SAMPLE_ROWS + 1]
     sample = parse_lines(lines.Lines(b"\n".join(texts) + b"\n", first.first))
     if not sample.objects:

@@ -1,4 +1,4 @@
-"""What a user may say about a trace file: format, columns, units, limits. No polars here, so that ``api`` can import it."""
+"""What a user may say about a trace file: format, columns, units, limits. No polars: ``api`` imports it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class IngestOptions(Spec):
     format: str | None = Field(default=None, max_length=100)
     """A format's name (docs/traces.md); ``None``: detected from the content, never from the file's name."""
     mapping: dict[MappedField, str] = Field(default_factory=dict)
-    """Canonical field -> column of the file (``a.b`` reaches into nested JSON). Given: the file is read as ``generic``."""
+    """Canonical field -> column of the file (``a.b`` reaches into nested JSON). Given: read as ``generic``."""
     time_unit: TimeUnit | None = None
     """Unit of numeric times, where the format does not fix it."""
     time_zone: str | None = Field(default=None, max_length=100)

@@ -13,8 +13,8 @@ import polars as pl
 
 from replay.traces import canonical
 from replay.traces.canonical import Meta
-from replay.traces.report import HeatCell, LengthProfile, Series, SeriesBin, TenantShare, TraceProfile
 from replay.traces.prefix import PrefixReuse
+from replay.traces.report import HeatCell, LengthProfile, Series, SeriesBin, TenantShare, TraceProfile
 
 Int64Array = npt.NDArray[np.int64]
 

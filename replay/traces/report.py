@@ -14,7 +14,7 @@ class Document(BaseModel):
 
 
 class Rejection(Document):
-    """One row that was not kept: where, which rule, and what would cure it. ``line`` counts from 1, the header included."""
+    """One row that was not kept: where, which rule, what would cure it. ``line`` counts from 1, header included."""
 
     line: int
     column: str | None

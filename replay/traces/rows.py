@@ -8,8 +8,6 @@ from typing import Any, Protocol
 
 import polars as pl
 
-from replay.traces.source import Source
-
 LINE = "__line__"
 """Column of source line numbers in every batch; Int64, from 1."""
 
@@ -62,13 +60,9 @@ class Sample:
 class Table(Protocol):
     """An opened container."""
 
-    sample: Sample
+    @property
+    def sample(self) -> Sample:
+        """The beginning of the file."""
 
     def batches(self, columns: Sequence[str]) -> Iterator[Batch]:
         """All rows, only the wanted columns."""
-
-
-class Container(Protocol):
-    """Opens a source, or returns ``None`` where the content is not of this kind."""
-
-    def __call__(self, source: Source) -> Table | None: ...

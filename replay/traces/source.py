@@ -97,7 +97,7 @@ class Source:
         if self.compression != "none" and out > _RATIO_FROM_BYTES and out > self.limits.max_ratio * read:
             raise refusal(
                 "ratio",
-                f"the file unfolds to more than {self.limits.max_ratio:g} times its size: refused as a decompression bomb",
+                f"the file unfolds to more than {self.limits.max_ratio:g} times its size: a decompression bomb",
                 "max_ratio",
                 "upload it with less compression or plain, or raise limits.max_ratio",
             )
@@ -182,7 +182,7 @@ def _gunzip(handle: BinaryIO) -> Iterator[bytes]:
 
 
 def _unzstd(handle: BinaryIO) -> Iterator[bytes]:
-    """All frames of a zstd file, fed in crumbs: one input byte may unfold into 40 kB, and the library has no output bound.
+    """All frames of a zstd file, fed in crumbs: a byte may unfold into 40 kB, and the library bounds no output.
 
     The library's stream reader is not used: it ends in silence where the data is cut off.
     """

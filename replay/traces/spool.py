@@ -6,11 +6,10 @@ million rows, however long and however disordered the file.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
@@ -29,10 +28,10 @@ _SORT = ["arrival_ns", "source_line"]
 class Spool:
     """Collects frames of kept rows (``canonical.conform``-ed, ids raw), then writes the sorted table.
 
-    ``moved`` counts rows that come after a row with a later arrival.
+    ``_folder`` is empty and the caller's to remove. ``moved`` counts rows that come after one with a later arrival.
     """
 
-    folder: Path
+    _folder: Path
     rows: int = 0
     moved: int = 0
     first_ns: int | None = None
@@ -44,17 +43,6 @@ class Spool:
     _fresh: list[npt.NDArray[np.uint64]] = field(default_factory=list)
     _fresh_count: int = 0
     _latest: int | None = None
-    _temporary: tempfile.TemporaryDirectory[str] | None = None
-
-    def __enter__(self) -> Spool:
-        self._temporary = tempfile.TemporaryDirectory(prefix=".ingest-", dir=self.folder)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._temporary is not None:
-            self._temporary.cleanup()
 
     @property
     def has_blocks(self) -> bool:
@@ -97,8 +85,7 @@ class Spool:
         self.last_ns = high if self.last_ns is None else max(self.last_ns, high)
 
     def _path(self, name: str) -> Path:
-        assert self._temporary is not None
-        return Path(self._temporary.name) / name
+        return self._folder / name
 
     def _spill(self) -> None:
         frame = _sorted(pl.concat(self._held))
@@ -138,7 +125,7 @@ class Spool:
                     yield pl.read_parquet(path, glob=False).filter(pl.col("arrival_ns").is_not_null())
         else:
             edges = self._edges()
-            for low, high in zip(edges[:-1], edges[1:], strict=True):
+            for low, high in pairwise(edges):
                 yield self._between(low, high)
         rest = [
             pl.scan_parquet(path, glob=False).filter(pl.col("arrival_ns").is_null()).collect()
@@ -165,10 +152,8 @@ class Spool:
             )
         )
         step = max(1, _BUCKET_ROWS // 97)
-        assert self.first_ns is not None
-        assert self.last_ns is not None
         inner = [int(value) for value in sample[step::step]]
-        return sorted({self.first_ns, *inner, self.last_ns + 1})
+        return sorted({self.first_ns or 0, *inner, (self.last_ns or 0) + 1})
 
     def _between(self, low: int, high: int) -> pl.DataFrame:
         frames = [

@@ -93,14 +93,17 @@ def _window(table: pl.DataFrame, transform: Transform) -> tuple[int, int, float]
             f"the window starts at {start_ns / _NS:g} s, after the trace's end",
             [FieldError(cure, "window_start_s")],
         )
-    asked = transform.window_end_s
-    end_ns = last_ns + 1 if asked is None else min(round(asked * _NS), max(last_ns + 1, start_ns + 1))
-    span_s = (end_ns - 1 - start_ns) / _NS if asked is None or end_ns == last_ns + 1 else (end_ns - start_ns) / _NS
+    end_ns = last_ns + 1
+    span_s = (last_ns - start_ns) / _NS
+    if transform.window_end_s is not None and round(transform.window_end_s * _NS) <= last_ns:
+        end_ns = round(transform.window_end_s * _NS)
+        span_s = (end_ns - start_ns) / _NS
     if span_s > MAX_SPAN_S:
         cure = f"choose a window of at most {MAX_SPAN_S // 86_400} days by window_start_s and window_end_s"
         raise TraceError(
             "workload.too_long",
-            f"the window is {span_s / 86_400:,.1f} days; replays count picoseconds in 64 bits and take {MAX_SPAN_S // 86_400}",
+            f"the window is {span_s / 86_400:,.1f} days; a replay, which counts picoseconds in 64 bits, takes "
+            f"{MAX_SPAN_S // 86_400}",
             [FieldError(cure, field="window_end_s", rule="max_span", cure=cure)],
         )
     return start_ns, end_ns, span_s
@@ -132,7 +135,10 @@ def _grow(
     rng = np.random.Generator(np.random.PCG64(seed))
     if growth < 1.0:
         index = np.flatnonzero(rng.random(n) < growth)
-        note = f"Load times {growth:g}: every request kept with probability {growth:g} (seed {seed}), {len(index):,} of {n:,}."
+        note = (
+            f"Load times {growth:g}: every request kept with probability {growth:g} (seed {seed}): "
+            f"{len(index):,} of {n:,}."
+        )
         return arrival_ns[index], prompt[index], output[index], note
     whole = int(growth)
     extra = np.flatnonzero(rng.random(n) < growth - whole)
@@ -142,11 +148,12 @@ def _grow(
     times = arrival_ns[index]
     times[n:] = (times[n:] + shift) % length
     order = np.argsort(times, kind="stable")
+    copies = "one copy" if whole == 1 else f"{whole} copies"
+    share = f" and a seeded share of {growth - whole:.3g}" if growth > whole else ""
     note = (
-        f"Load times {growth:g}: {len(index):,} requests from {n:,} by superposing {whole} copies"
-        f"{f' and a seeded share of {growth - whole:.3g}' if growth > whole else ''}; copies after the first are shifted by "
-        f"up to {JITTER_S:g} s either way (seed {seed}). The rate curve stays; bursts under a minute are smoothed, so at the "
-        "same mean the grown load is somewhat less bursty."
+        f"Load times {growth:g}: {len(index):,} requests from {n:,} by superposing {copies}{share}; all but the first "
+        f"copy are shifted by up to {JITTER_S:g} s either way (seed {seed}). The rate curve stays; bursts under "
+        "a minute are smoothed, so at the same mean the grown load is somewhat less bursty."
     )
     index = index[order]
     return times[order], prompt[index], output[index], note

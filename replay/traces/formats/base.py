@@ -62,7 +62,9 @@ class Reading:
     options: IngestOptions
     ledger: Ledger
     block_size: int | None
-    memory: dict[str, object] = field(default_factory=dict)
+    block_size_checked: bool = False
+    last_line: dict[str, int] = field(default_factory=dict)
+    """Line of the last kept turn of each session."""
 
 
 @dataclass(frozen=True)
@@ -200,13 +202,13 @@ def add_rule(frame: pl.DataFrame, where: pl.Expr, rule: str, column: str) -> pl.
 
 
 def block_lists(frame: pl.DataFrame, reading: Reading, column: str) -> pl.DataFrame:
-    """``prefix_blocks`` as List(UInt64), bounded; dropped where no row of the batch has any. Other values break a rule."""
+    """``prefix_blocks`` as List(UInt64), bounded; dropped where no row has any. Other values break a rule."""
     kind = frame.schema.get("prefix_blocks")
     if kind is None:
         return frame
     if not isinstance(kind, pl.List):
         return add_rule(frame, pl.col("prefix_blocks").is_not_null(), "not_block_ids", column).drop("prefix_blocks")
-    if not kind.inner.is_integer():  # type: ignore[union-attr]
+    if not kind.inner.is_integer():
         return add_rule(frame, pl.col("prefix_blocks").is_not_null(), "not_block_ids", column).drop("prefix_blocks")
     ids = pl.col("prefix_blocks")
     if kind.inner != pl.UInt64():

@@ -1,7 +1,7 @@
 """BurstGPT v1, v2 (one schema) and v3 (session and elapsed time inserted). Read by column name.
 
-Source: HPMLL/BurstGPT README. Times are whole seconds from midnight of the first day, local. A response of 0 tokens is a
-failed call: the arrival stays, the length is unknown.
+Source: HPMLL/BurstGPT README. Times are whole seconds from midnight of the first day, local.
+A response of 0 tokens is a failed call: the arrival stays, the length is unknown.
 """
 
 from __future__ import annotations

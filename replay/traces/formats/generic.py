@@ -15,16 +15,19 @@ from replay.traces.rows import Sample, Table
 
 _SYNONYMS: dict[MappedField, tuple[str, ...]] = {
     "arrival": (
-        "arrival", "arrival_time", "arrived_at", "arrival_timestamp", "timestamp", "time", "ts", "datetime", "start_time",
-        "starttime", "created_at", "request_time", "request_start", "created", "received_at", "start", "timestamp_s",
+        "arrival", "arrival_time", "arrived_at", "arrival_timestamp", "timestamp", "time", "ts", "datetime",
+        "start_time", "starttime", "created_at", "request_time", "request_start", "created", "received_at", "start",
+        "timestamp_s", "request_created_at", "arrival_time_us", "arrival_time_ns",
     ),
     "prompt_tokens": (
         "prompt_tokens", "input_tokens", "input_length", "prompt_length", "prompt_len", "input_len", "context_tokens",
-        "contexttokens", "num_prefill_tokens", "prompt_size", "request_tokens", "n_input", "isl", "tokens_in", "prompttokens",
+        "contexttokens", "num_prefill_tokens", "prompt_size", "request_tokens", "n_input", "isl", "tokens_in",
+        "prompttokens", "input_toks",
     ),
     "output_tokens": (
         "output_tokens", "completion_tokens", "output_length", "output_len", "generated_tokens", "generatedtokens",
         "num_decode_tokens", "token_size", "response_tokens", "n_output", "osl", "tokens_out", "completiontokens",
+        "output_toks",
     ),
 }  # fmt: skip
 

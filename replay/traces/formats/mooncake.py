@@ -45,8 +45,8 @@ def check_block_counts(frame: pl.DataFrame, reading: Reading) -> pl.DataFrame:
     if "prefix_blocks" not in frame.columns:
         return frame
     size = reading.block_size or _BLOCK
-    if "checked" not in reading.memory:
-        reading.memory["checked"] = True
+    if not reading.block_size_checked:
+        reading.block_size_checked = True
         reading.ledger.assumed["block_size"] = f"{size} tokens, " + (
             "as asked (block_size)" if reading.options.block_size else "the format's own; checked against the prompts"
         )
@@ -90,8 +90,7 @@ def _sessions(frame: pl.DataFrame, batch: Batch, reading: Reading) -> pl.DataFra
     frame = _plain(frame, batch, reading)
     delay = casts.duration_ns(_numbers(batch.frame["delay"]), UNIT_NS["ms"])
     raw = casts.decimal(_numbers(batch.frame["delay"]))
-    last = reading.memory.setdefault("last_line_of_session", {})
-    assert isinstance(last, dict)
+    last = reading.last_line
     after: list[int | None] = []
     for line, session, arrival, rule in frame.select("source_line", "session", "arrival_ns", "rule").iter_rows():
         after.append(last.get(session) if arrival is None and session is not None else None)

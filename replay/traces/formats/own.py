@@ -1,7 +1,8 @@
 """Our own plain format: canonical field names, the arrival's unit in its column's name. Needs no mapping.
 
 ``arrival_s`` (or ``_ms``, ``_us``, ``_ns``), ``prompt_tokens``, ``output_tokens``; and, if there, ``cached_tokens``,
-``reasoning_tokens``, ``model``, ``tenant``, ``session``, ``priority``, ``status``, and in JSON and Parquet ``prefix_blocks``.
+``reasoning_tokens``, ``model``, ``tenant``, ``session``, ``priority``,
+``status``; in JSON and Parquet ``prefix_blocks``.
 """
 
 from __future__ import annotations
