@@ -180,7 +180,9 @@ def finish(session: Session, job: Job, attempt: int, now: datetime, **values: An
         raise LostJobError(job.id)
 
 
-def finish_child(session: Session, child: Job, attempt: int, body: str, settings: Settings, now: datetime) -> None:
+def finish_child(
+    session: Session, child: Job, attempt: int, body: str, code_version: str, settings: Settings, now: datetime
+) -> None:
     """A candidate's success: stores its result; whoever brings ``remaining`` to 0 inserts the plan's aggregation.
 
     Raises LostJobError.
@@ -189,7 +191,7 @@ def finish_child(session: Session, child: Job, attempt: int, body: str, settings
     if parent.status != "running":
         raise LostJobError(child.id)
     finish(session, child, attempt, now)
-    session.add(JobResult(job_id=child.id, body=body, created_at=now))
+    session.add(JobResult(job_id=child.id, body=body, code_version=code_version, created_at=now))
     remaining = parent.remaining - 1
     rows.update_where(
         session,

@@ -76,6 +76,9 @@ class Settings(BaseSettings):
     job_heartbeat_s: float = Field(default=1.0, gt=0, description="Time between two heartbeats of a running job")
     job_stale_s: float = Field(default=60.0, gt=0, description="Silence after which a running job is taken as lost")
     job_time_limit_s: int = Field(default=3600, ge=1, description="Hard limit on one attempt")
+    job_cancel_grace_s: float = Field(
+        default=20.0, gt=0, description="Wait before a cancelled job that does not stop has its process ended"
+    )
     job_redispatch_s: float = Field(
         default=60.0, gt=0, description="Wait before an unclaimed job is sent again; doubles"
     )
@@ -166,19 +169,26 @@ class Settings(BaseSettings):
     def environment(self) -> dict[str, str]:
         """These settings as variables, for a subprocess that must see exactly the same."""
         values = {}
-        for name, value in self.model_dump(mode="json", exclude={"secret_key"}).items():
-            text = "" if value is None else value if isinstance(value, str) else json.dumps(value)
-            if value is not None and value != getattr(type(self).model_fields[name], "default", None):
-                values[f"CAPREPLAY_{name.upper()}"] = text
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if value is None or value == type(self).model_fields[name].default:
+                continue
+            if isinstance(value, SecretStr):
+                value = value.get_secret_value()
+            values[f"CAPREPLAY_{name.upper()}"] = json.dumps(value) if isinstance(value, tuple) else str(value)
         values["CAPREPLAY_DATA_DIR"] = str(self.data_dir.absolute())
-        if self.secret_key is not None:
-            values["CAPREPLAY_SECRET_KEY"] = self.secret_key.get_secret_value()
         return values
 
 
 def load_settings() -> Settings:
     """Settings from the environment. Raises pydantic's ValidationError naming each bad variable."""
     return Settings()
+
+
+def child_environment(settings: Settings) -> dict[str, str]:
+    """This process's variables with the settings as they are here, for a subprocess."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("CAPREPLAY_")}
+    return {**inherited, **settings.environment()}
 
 
 def export_environment(values: dict[str, str]) -> None:

@@ -234,6 +234,7 @@ def upgrade() -> None:
         "job_results",
         sa.Column("job_id", sa.String(length=40), nullable=False),
         sa.Column("body", sa.Text(), nullable=False),
+        sa.Column("code_version", sa.String(length=64), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_job_results_job_id_jobs"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("job_id", name=op.f("pk_job_results")),

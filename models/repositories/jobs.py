@@ -95,9 +95,9 @@ def children_summary(session: Session, parent_id: str) -> tuple[dict[str, int], 
     return {status: count for status, count, _ in rows}, sum(p for _, _, p in rows) / total if total else 0.0
 
 
-def list_results(session: Session, parent_id: str) -> list[str]:
+def list_results(session: Session, parent_id: str) -> list[JobResult]:
     """What the children of a plan computed, in their order."""
-    statement = select(JobResult.body).join(Job, Job.id == JobResult.job_id).where(Job.parent_id == parent_id)
+    statement = select(JobResult).join(Job, Job.id == JobResult.job_id).where(Job.parent_id == parent_id)
     return list(session.scalars(statement.order_by(Job.position)))
 
 

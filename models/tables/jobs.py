@@ -86,6 +86,8 @@ class JobResult(Base):
 
     job_id: Mapped[str] = mapped_column(String(ID_LENGTH), ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
     body: Mapped[str] = mapped_column(Text())
+    code_version: Mapped[str] = mapped_column(String(HASH_LENGTH))
+    """Of the worker that computed it."""
     created_at: Mapped[datetime]
 
 
