@@ -137,7 +137,7 @@ def build_replay_report(
     )
     pricing = Pricing(replay.gpu.key, tp, PriceFilter(), replay.prices)
     report = ReplayReport(
-        verdict=_replay_verdict(figures, replay.gpu.key, tp, replicas),
+        verdict=_replay_verdict(figures, deployment),
         model=replay.model.key,
         workload=_workload_info(summary, replay.trace.name, spec.transform, ingest),
         provenance=_provenance(
@@ -145,7 +145,7 @@ def build_replay_report(
         ),
         method=METHOD,
         limits=_limits((calibration,)),
-        warnings=_warnings(summary, ingest, (calibration,)) + _rejection_warnings(figures),
+        warnings=_warnings(summary, ingest, (calibration,)),
         gpu=replay.gpu.key,
         tp=tp,
         replicas=replicas,
@@ -191,7 +191,8 @@ def _plan_verdict(
     )
 
 
-def _replay_verdict(figures: Operating, gpu: str, tp: int, replicas: int) -> Verdict:
+def _replay_verdict(figures: Operating, deployment: Deployment) -> Verdict:
+    gpu, tp, replicas = deployment.gpu.key, deployment.spec.tp, deployment.replicas
     what = f"{tp * replicas} x {gpu} ({replicas} replicas of tp {tp})"
     if figures.saturated:
         return Verdict(
@@ -200,7 +201,8 @@ def _replay_verdict(figures: Operating, gpu: str, tp: int, replicas: int) -> Ver
             f"{figures.sustainable_rps:.3g} requests per second; the latencies are no operating point.",
         )
     if figures.rejected:
-        sentence = f"{what}: {rejected_sentence(figures.rejected, figures.requests)}."
+        lost = rejected_sentence(figures.rejected, figures.requests, deployment.engine.max_model_len)
+        sentence = f"{what}: {lost}; they are in no latency figure."
         return Verdict(status="some_requests_rejected", sentence=sentence)
     ttft, itl = figures.metrics.ttft_s.p99, figures.metrics.itl_s.p99
     tail = f"; TTFT p99 {quantity(ttft)}" if ttft is not None else ""
@@ -274,9 +276,3 @@ def _warnings(
 def _price_warnings(recommendations: tuple[Recommendation, ...]) -> tuple[str, ...]:
     reasons = sorted({found.price_reason for found in recommendations if found.price_reason is not None})
     return tuple(f"No price: {reason}." for reason in reasons)
-
-
-def _rejection_warnings(figures: Operating) -> tuple[str, ...]:
-    if not figures.rejected:
-        return ()
-    return (f"{rejected_sentence(figures.rejected, figures.requests)}; they are in no latency figure.",)

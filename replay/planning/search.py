@@ -140,10 +140,10 @@ class _Search:
         """Runs the search."""
         first = self.point(1)
         if first.rejected:
-            raise _NoAnswer("requests.rejected", rejected_sentence(first.rejected, self.workload.n))
+            limit = self._resolved().engine.max_model_len
+            raise _NoAnswer("requests.rejected", rejected_sentence(first.rejected, self.workload.n, limit))
         self._check_reachable(first)
-        replicas = 1 if first.passed else self._smallest_passing(first)
-        return self._recommendation(replicas, first)
+        return self._recommendation(self._smallest_passing(first), first)
 
     def point(self, replicas: int) -> CurvePoint:
         """The outcome at a replica count, replayed once."""
@@ -188,10 +188,9 @@ class _Search:
                 )
 
     def _smallest_passing(self, first: CurvePoint) -> int:
-        """The smallest count whose predecessor fails, above a single replica that fails."""
-        failing = 1
+        """The smallest passing count whose predecessor fails and whose successor, within the cap, passes too."""
+        failing, passing = (0, 1) if first.passed else self._bracket(1, first)
         while True:
-            passing = self._bracket(failing, first)
             while passing - failing > 1:
                 middle = self._next_probe(failing, passing, first)
                 if self.point(middle).passed:
@@ -202,10 +201,10 @@ class _Search:
             if passing == self.cap or self.point(passing + 1).passed:
                 return passing
             self.monotone = False
-            failing = passing + 1
+            failing, passing = self._bracket(passing + 1, first)
 
-    def _bracket(self, failing: int, first: CurvePoint) -> int:
-        """A passing count above ``failing``: first where the work fits, then growing."""
+    def _bracket(self, failing: int, first: CurvePoint) -> tuple[int, int]:
+        """The largest failing and a passing count above ``failing``: first tried where the work fits, then growing."""
         guess = max(failing + 1, math.ceil(first.load_factor))
         previous: CurvePoint | None = None
         while True:
@@ -214,7 +213,8 @@ class _Search:
                 self._give_up(self.cap_code)
             point = self.point(guess)
             if point.passed:
-                return guess
+                return failing, guess
+            failing = guess
             if guess == self.cap:
                 self._give_up(self.cap_code)
             if previous is not None and _stalled(previous, point):
@@ -250,8 +250,6 @@ class _Search:
             output_tokens=int(workload.output_tokens.sum()),
             span_s=workload.span_s,
         )
-        if replicas == 1 and self.cap > 1:
-            self.point(2)
         found = Recommendation(
             **{name: getattr(figures, name) for name in type(figures).model_fields},
             **{name: getattr(cost, name) for name in type(cost).model_fields},

@@ -8,11 +8,9 @@ from replay.planning.document import CurvePoint
 from replay.specs import Objective
 
 REJECTIONS = {
-    "too_long_for_model": "longer than the model's limit",
+    "too_long_for_model": "longer than max_model_len",
     "too_large_for_kv": "larger than the KV cache of one replica",
     "prompt_over_batch_budget": "longer than a batch may be without chunked prefill",
-    "truncated_at_max_model_len": "cut off at the model's limit",
-    "unfinished": "not finished",
 }
 
 
@@ -28,9 +26,10 @@ def objective_text(objective: Objective) -> str:
     return f"{objective.name} <= {quantity(objective.threshold_s)}"
 
 
-def rejected_sentence(rejected: Mapping[str, int], requests: int) -> str:
-    """Which requests this deployment can never serve."""
+def rejected_sentence(rejected: Mapping[str, int], requests: int, max_model_len: int) -> str:
+    """Which requests this deployment, with this ``max_model_len``, can never serve."""
     parts = ", ".join(f"{count} {REJECTIONS.get(reason, reason)}" for reason, count in rejected.items())
+    parts = parts.replace("max_model_len", f"max_model_len {max_model_len}")
     return f"{sum(rejected.values())} of {requests} requests can never be served: {parts}"
 
 

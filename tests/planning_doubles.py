@@ -1,0 +1,93 @@
+"""Test doubles of the planner: a small workload, and a ``simulate`` that follows a known law instead of an engine."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from replay.deployment import Deployment
+from replay.hardware.catalogue import shipped_catalogue
+from replay.planning.resolve import ResolvedPlan, TraceRef, resolve_plan
+from replay.results import Histogram, ReplayResult, RequestTable
+from replay.specs import PlanSpec, parse_objective
+from replay.workload import Workload
+
+TRACE = TraceRef(sha256="ab" * 32, name="test trace")
+BASE_TTFT_S = 0.5
+
+
+def make_workload(n: int = 200, span_s: float = 100.0, prompt: int = 100, output: int = 50) -> Workload:
+    """``n`` equal requests, evenly spaced over ``span_s``."""
+    arrival = np.arange(n, dtype=np.int64) * round(span_s * 1e12 / max(n, 1))
+    return Workload(arrival, np.full(n, prompt, np.int64), np.full(n, output, np.int64), span_s)
+
+
+def make_plan(**changes: object) -> ResolvedPlan:
+    """A plan of Llama-3.1-8B on one H100 at tp 1, priced by the user, with ``changes``."""
+    fields: dict[str, object] = {
+        "model": "meta-llama/Llama-3.1-8B",
+        "gpus": ("H100-SXM",),
+        "tp": (1,),
+        "objectives": (parse_objective("ttft_p99=2s"),),
+        "price": {"usd_per_gpu_hour": {"H100-SXM": 2.0}},
+    }
+    return resolve_plan(PlanSpec.model_validate({**fields, **changes}), shipped_catalogue(), trace=TRACE)
+
+
+def make_result(
+    workload: Workload,
+    replicas: int,
+    *,
+    load_factor: float,
+    ttft_s: float,
+    rejected: dict[str, int] | None = None,
+) -> ReplayResult:
+    """A result in which every request that is served has the same latencies."""
+    lost = sum((rejected or {}).values())
+    n = workload.n - lost
+    same = np.full(n, ttft_s)
+    nothing = np.zeros(workload.n, np.int64)
+    return ReplayResult(
+        requests=RequestTable(*(nothing for _ in range(10))),
+        itl=Histogram(np.array([0.02]), np.array([int(workload.output_tokens.sum())]), 0.02, 0.02),
+        ttft_s=same,
+        ttft_from_admission_s=same / 2,
+        tpot_s=np.full(n, 0.02),
+        e2e_s=same + 1.0,
+        queue_s=same / 2,
+        finished=n,
+        rejected=rejected or {},
+        preemptions=0,
+        steps=10,
+        replicas=replicas,
+        duration_s=workload.span_s,
+        output_tokens=int(workload.output_tokens.sum()),
+        prompt_tokens=int(workload.prompt_tokens.sum()),
+        load_factor=load_factor,
+        sustainable_rps=workload.n / workload.span_s / load_factor,
+        saturated=load_factor >= 1.0,
+        kv_usage_mean=0.1,
+        kv_usage_max=0.2,
+        batch_mean=3.0,
+        busy_fraction=0.5,
+        loop="double",
+        kernel_s=0.0,
+    )
+
+
+@dataclass
+class LawSimulate:
+    """TTFT is ``BASE_TTFT_S / (1 - load)``, the load ``single_load / replicas``; counts in ``broken`` miss by far."""
+
+    single_load: float
+    broken: frozenset[int] = frozenset()
+    rejected: dict[str, int] = field(default_factory=dict)
+    law: Callable[[float], float] = lambda load: BASE_TTFT_S / (1.0 - load) if load < 1.0 else 1000.0
+    asked: list[int] = field(default_factory=list)
+
+    def __call__(self, workload: Workload, deployment: Deployment) -> ReplayResult:
+        replicas = deployment.replicas
+        self.asked.append(replicas)
+        load = self.single_load / replicas
+        ttft = 900.0 if replicas in self.broken else self.law(load)
+        return make_result(workload, replicas, load_factor=load, ttft_s=ttft, rejected=self.rejected)

@@ -1,0 +1,93 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from planning_doubles import make_plan, make_result, make_workload
+
+from replay.deployment import Deployment, resolve_deployment
+from replay.planning.figures import curve_point, figure, operating, summarise_workload
+from replay.planning.idle import idle_value_s
+from replay.planning.wording import objective_text, quantity
+from replay.specs import Objective, parse_objective
+from replay.workload import Workload
+
+
+def deployment() -> Deployment:
+    plan = make_plan()
+    return resolve_deployment(plan.deployment(plan.candidates()[0]), plan.model, plan.gpus[0])
+
+
+def test_summary_of_a_known_workload() -> None:
+    second = 10**12
+    arrival = np.array([0, 0, 0, 1, 70, 119], dtype=np.int64) * second
+    workload = Workload(arrival, np.arange(1, 7), np.full(6, 10), 120.0, {"outside_window": 4}, ("as sent",))
+    summary = summarise_workload(workload)
+    assert summary.mean_rps == 0.05
+    assert summary.peak_rps_1s == 3.0
+    assert summary.peak_rps_1min == figure(4 / 60)
+    counts = np.array([3, 1] + [0] * 68 + [1] + [0] * 48 + [1])
+    assert summary.burstiness == figure(counts.var() / counts.mean())
+    assert (summary.prompt_tokens, summary.output_tokens) == (21, 60)
+    assert summary.prompt_length is not None
+    assert summary.prompt_length.p50 == 3.5
+    assert summary.excluded == {"outside_window": 4}
+    series = summary.series
+    assert series.bin_s == 1.0
+    assert len(series.start_s) == 120
+    assert (sum(series.requests), sum(series.prompt_tokens), sum(series.output_tokens)) == (6, 21, 60)
+
+
+def test_series_stays_short_for_long_traces() -> None:
+    week = summarise_workload(make_workload(1000, span_s=7 * 86400.0))
+    assert 100 <= len(week.series.requests) <= 241
+    assert sum(week.series.requests) == 1000
+
+
+def test_empty_workload_has_no_rates_and_no_nan() -> None:
+    summary = summarise_workload(make_workload(0, span_s=0.0))
+    assert summary.mean_rps is None
+    assert summary.peak_rps_1s is None
+    assert summary.prompt_length is None
+
+
+def test_an_unfinished_request_fails_the_point() -> None:
+    workload = make_workload()
+    good = make_result(workload, 1, load_factor=0.5, ttft_s=0.1)
+    objectives = (parse_objective("ttft_p99=1s"),)
+    assert curve_point(good, requests=workload.n, tp=2, objectives=objectives, usd_per_hour=None).passed
+    short = dataclasses.replace(good, finished=workload.n - 1)
+    point = curve_point(short, requests=workload.n, tp=2, objectives=objectives, usd_per_hour=None)
+    assert not point.passed
+    assert point.gpus == 2
+
+
+def test_operating_point_of_one_idle_deployment() -> None:
+    workload = make_workload()
+    point = operating(make_result(workload, 1, load_factor=0.25, ttft_s=0.1), workload, ())
+    assert point.headroom == 3.0
+    assert point.offered_rps == 2.0
+    assert point.sustainable_rps == 8.0
+    assert point.metrics.e2e_s.mean == 1.1
+
+
+def test_idle_bound_by_hand() -> None:
+    alone = deployment()
+    record = alone.step_time
+    chunk = alone.engine.max_num_batched_tokens
+    prompt, output = chunk + 100, 3
+    workload = make_workload(4, prompt=prompt, output=output)
+    prefill = record.request_overhead_ps + record.rest_ps[chunk] + record.rest_ps[100]
+    prefill += record.prefill_linear_ps * prompt * (prompt + 1)
+    ttft = idle_value_s(parse_objective("ttft_p50=1s"), workload, alone)
+    assert ttft == pytest.approx(prefill / 1e12)
+    decode = 2 * record.rest_ps[1] + record.decode_linear_ps * ((prompt + 1) + (prompt + 2))
+    e2e = idle_value_s(parse_objective("e2e_mean=1s"), workload, alone)
+    assert e2e == pytest.approx((prefill + decode) / 1e12)
+    assert idle_value_s(parse_objective("itl_p99=1s"), workload, alone) == 0.0
+
+
+def test_words() -> None:
+    assert quantity(0.0384) == "38.4 ms"
+    assert quantity(2.0) == "2 s"
+    assert quantity(12345.6) == "12346 s"
+    assert objective_text(Objective(metric="itl", percentile=None, threshold_s=0.05)) == "itl_mean <= 50 ms"

@@ -1,0 +1,175 @@
+import json
+import subprocess
+import sys
+
+import pytest
+from planning_doubles import TRACE, LawSimulate, make_plan, make_result, make_workload
+
+from replay.deployment import resolve_deployment
+from replay.hardware.catalogue import shipped_catalogue
+from replay.planning.document import PlanReport, ReplayReport, dump_report, parse_report, run_answer
+from replay.planning.figures import summarise_workload
+from replay.planning.rank import rank
+from replay.planning.report import build_plan_report, build_replay_report
+from replay.planning.resolve import ResolvedPlan, resolve_replay
+from replay.planning.search import evaluate_candidate
+from replay.specs import DeploymentSpec, ReplaySpec
+
+INGEST = {"format": "azure-2023", "rows_read": 210, "rows_kept": 200, "rows_rejected": 10, "warnings": ["clock of 1 s"]}
+
+
+def plan_report(plan: ResolvedPlan, single_load: float = 3.0, *, backwards: bool = False) -> PlanReport:
+    workload = make_workload(1000)
+    results = [
+        evaluate_candidate(
+            workload, plan, candidate, resolve_deployment, LawSimulate(single_load), lambda progress: None
+        )
+        for candidate in plan.candidates()
+    ]
+    document = build_plan_report(
+        plan,
+        results[::-1] if backwards else results,
+        workload=summarise_workload(workload),
+        ingest=INGEST,
+        kernel_version="abc123",
+    )
+    report = parse_report(document)
+    assert isinstance(report, PlanReport)
+    return report
+
+
+def two_gpus(**changes: object) -> ResolvedPlan:
+    prices = {"usd_per_gpu_hour": {"H100-SXM": 2.0, "A100-SXM-80GB": 1.0}}
+    return make_plan(**{"gpus": ("H100-SXM", "A100-SXM-80GB"), "tp": (1, 2, 16), "price": prices, **changes})
+
+
+def test_recommendations_are_ranked_by_cost_and_the_infeasible_keep_their_reason() -> None:
+    report = plan_report(two_gpus())
+    costs = [found.usd_per_hour for found in report.recommendations]
+    assert costs == sorted(costs)
+    assert [found.rank for found in report.recommendations] == [1, 2, 3, 4]
+    assert (report.recommendations[0].gpu, report.recommendations[0].tp) == ("A100-SXM-80GB", 1)
+    assert {(row.gpu, row.tp) for row in report.infeasible} == {("H100-SXM", 16), ("A100-SXM-80GB", 16)}
+    assert all(len(row.reason) > 20 for row in report.infeasible)
+    assert report.verdict.status == "recommended"
+    best = report.recommendations[0]
+    assert f"{best.gpus} x A100-SXM-80GB" in report.verdict.sentence
+    assert "ttft_p99 <= 2 s" in report.verdict.sentence
+
+
+def test_without_a_price_a_recommendation_stands_after_the_priced_ones() -> None:
+    report = plan_report(two_gpus(price={"usd_per_gpu_hour": {"H100-SXM": 90.0}, "provider": "nobody"}, tp=(1,)))
+    assert [found.gpu for found in report.recommendations] == ["H100-SXM", "A100-SXM-80GB"]
+    unpriced = report.recommendations[1]
+    assert unpriced.usd_per_hour is None
+    assert unpriced.price is None
+    assert unpriced.price_reason is not None
+    assert "provider nobody" in unpriced.price_reason
+    assert any(text.startswith("No price") for text in report.warnings)
+
+
+def test_no_feasible_candidate_is_an_answer_with_a_reason() -> None:
+    report = plan_report(two_gpus(max_gpus=1, tp=(1, 2)), single_load=5.0)
+    assert report.recommendations == ()
+    assert report.verdict.status == "no_feasible_candidate"
+    assert "None of the 4 candidates meets" in report.verdict.sentence
+    assert "5.00 times the capacity" in report.verdict.sentence
+
+
+def test_same_bytes_whatever_the_order_of_the_children() -> None:
+    plan = two_gpus()
+    first = json.dumps(dump_report(plan_report(plan)))
+    assert json.dumps(dump_report(plan_report(plan, backwards=True))) == first
+
+
+def test_a_missing_candidate_is_refused() -> None:
+    plan, workload = two_gpus(), make_workload()
+    with pytest.raises(ValueError, match="do not match the candidates"):
+        build_plan_report(plan, [], workload=summarise_workload(workload), ingest={}, kernel_version="k")
+
+
+def test_provenance_and_estimates_are_said() -> None:
+    report = plan_report(two_gpus())
+    assert report.provenance.trace_sha256 == TRACE.sha256
+    assert report.provenance.kernel_version == "abc123"
+    assert report.provenance.catalogue_version == shipped_catalogue().version
+    assert report.provenance.input_hash == two_gpus().input_hash()
+    assert {c.gpu for c in report.provenance.calibrations} == {"H100-SXM", "A100-SXM-80GB"}
+    assert all(c.provenance == "analytic" and c.stated_error for c in report.provenance.calibrations)
+    assert any("analytic" in text for text in report.warnings)
+    assert "clock of 1 s" in report.warnings
+    assert any("not measurements" in text for text in report.limits)
+
+
+def test_memory_parts_add_up() -> None:
+    for found in plan_report(two_gpus()).recommendations:
+        assert sum(part.gib for part in found.memory.parts) == pytest.approx(found.memory.total_gib, abs=0.01)
+        assert found.memory.kv_tokens > 0
+
+
+def test_command_line_answer_has_its_promised_shape() -> None:
+    answer = run_answer(plan_report(two_gpus()))
+    assert {"trace", "recommendations", "infeasible", "provenance"} <= set(answer)
+    trace = answer["trace"]
+    assert isinstance(trace, dict)
+    assert (trace["requests"], trace["sha256"], trace["format"], trace["rows_rejected"]) == (
+        1000,
+        TRACE.sha256,
+        "azure-2023",
+        10,
+    )
+    recommendations = answer["recommendations"]
+    assert isinstance(recommendations, list)
+    first = recommendations[0]
+    assert isinstance(first, dict)
+    wanted = {"gpu", "tp", "replicas", "gpus", "usd_per_hour", "usd_per_month", "usd_per_1m_output_tokens", "status"}
+    assert wanted <= set(first)
+    metrics = first["metrics"]
+    assert isinstance(metrics, dict)
+    for name in ("ttft_s", "itl_s", "tpot_s", "e2e_s", "queue_s"):
+        stats = metrics[name]
+        assert isinstance(stats, dict)
+        assert {"mean", "p50", "p90", "p95", "p99"} <= set(stats)
+    json.dumps(answer, allow_nan=False)
+
+
+def replay_report(load: float, rejected: dict[str, int] | None = None) -> ReplayReport:
+    spec = ReplaySpec(deployment=DeploymentSpec(model="meta-llama/Llama-3.1-8B", gpu="H100-SXM", replicas=2))
+    resolved = resolve_replay(spec, shipped_catalogue(), trace=TRACE)
+    deployment = resolve_deployment(resolved.spec.deployment, resolved.model, resolved.gpu)
+    workload = make_workload()
+    result = make_result(workload, 2, load_factor=load, ttft_s=0.5, rejected=rejected)
+    report = parse_report(
+        build_replay_report(resolved, deployment, result, workload, ingest=INGEST, kernel_version="k")
+    )
+    assert isinstance(report, ReplayReport)
+    return report
+
+
+def test_replay_report_says_what_happened() -> None:
+    served = replay_report(0.5)
+    assert served.verdict.status == "served"
+    assert served.gpus == 2
+    assert served.cost.price is not None
+    assert served.cost.price.term == "on_demand"
+    assert served.operating.metrics.ttft_s.p99 == 0.5
+    saturated = replay_report(1.4)
+    assert saturated.verdict.status == "saturated"
+    assert "no operating point" in saturated.verdict.sentence
+    partly = replay_report(0.5, {"too_large_for_kv": 4})
+    assert partly.verdict.status == "some_requests_rejected"
+    assert "4 of 200 requests can never be served" in partly.verdict.sentence
+
+
+def test_rank_is_independent_of_input_order() -> None:
+    found = plan_report(two_gpus()).recommendations
+    assert rank(reversed(found)) == rank(found) == found
+
+
+def test_documents_need_neither_polars_nor_numba() -> None:
+    code = (
+        "import sys, replay.planning.document, replay.planning.resolve;"
+        "print([m for m in ('numba', 'polars') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

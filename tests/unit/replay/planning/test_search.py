@@ -1,0 +1,217 @@
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planning_doubles import BASE_TTFT_S, LawSimulate, make_plan, make_result, make_workload
+
+from replay.deployment import Deployment, resolve_deployment
+from replay.errors import SpecError
+from replay.hardware.catalogue import shipped_catalogue
+from replay.planning.document import CandidateResult, Infeasible, Recommendation
+from replay.planning.resolve import ResolvedPlan
+from replay.planning.search import evaluate_candidate, largest_tensor_parallel
+from replay.results import ReplayResult
+from replay.specs import parse_objective
+from replay.workload import Workload
+
+THRESHOLD_S = 2.0
+
+
+def law_answer(single_load: float) -> int:
+    """The smallest n with ``BASE / (1 - load / n) <= THRESHOLD`` and ``load / n < 1``, by counting."""
+    n = 1
+    while single_load / n >= 1.0 or BASE_TTFT_S / (1.0 - single_load / n) > THRESHOLD_S:
+        n += 1
+    return n
+
+
+def evaluate(plan: ResolvedPlan, simulate: LawSimulate, workload: Workload | None = None) -> CandidateResult:
+    return evaluate_candidate(
+        workload or make_workload(1000), plan, plan.candidates()[0], resolve_deployment, simulate, lambda progress: None
+    )
+
+
+def feasible(result: CandidateResult) -> Recommendation:
+    assert result.recommendation is not None, result.infeasible
+    return result.recommendation
+
+
+def infeasible(result: CandidateResult) -> Infeasible:
+    assert result.infeasible is not None
+    return result.infeasible
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(0.01, 250.0))
+def test_finds_the_smallest_passing_count_with_both_sides_replayed(single_load: float) -> None:
+    simulate = LawSimulate(single_load)
+    found = feasible(evaluate(make_plan(), simulate))
+    assert found.replicas == law_answer(single_load)
+    assert found.evidence.passes.passed
+    assert found.evidence.monotone
+    if found.replicas == 1:
+        assert found.evidence.fails is None
+    else:
+        assert found.evidence.fails is not None
+        assert found.evidence.fails.replicas == found.replicas - 1
+        assert not found.evidence.fails.passed
+    assert len(simulate.asked) == len(set(simulate.asked)), "no count is replayed twice"
+    assert len(simulate.asked) <= 8 + 2 * math.log2(found.replicas + 1)
+
+
+def test_lower_bound_comes_from_the_load_factor() -> None:
+    found = feasible(evaluate(make_plan(), LawSimulate(7.3)))
+    assert found.evidence.lower_bound_replicas == 8
+    assert 7 not in {point.replicas for point in found.curve if point.passed}
+
+
+def test_figures_are_those_of_the_recommended_count() -> None:
+    found = feasible(evaluate(make_plan(), LawSimulate(3.0)))
+    load = 3.0 / found.replicas
+    assert found.metrics.ttft_s.p99 == pytest.approx(BASE_TTFT_S / (1 - load))
+    assert found.load_factor == pytest.approx(load)
+    assert found.headroom == pytest.approx(1 / load - 1)
+    assert found.objectives[0].margin == pytest.approx(1 - BASE_TTFT_S / (1 - load) / THRESHOLD_S)
+    assert found.gpus == found.replicas
+    assert found.evidence.one_more is not None
+    assert found.evidence.one_more.objectives[0].value_s == pytest.approx(
+        BASE_TTFT_S / (1 - 3.0 / (found.replicas + 1))
+    )
+
+
+def test_a_saturated_count_is_never_recommended_even_if_latencies_pass() -> None:
+    simulate = LawSimulate(2.5, law=lambda load: 0.1)
+    found = feasible(evaluate(make_plan(), simulate))
+    assert found.replicas == 3
+    assert found.evidence.fails is not None
+    assert found.evidence.fails.saturated
+    assert "saturated" in found.evidence.sentence
+
+
+def test_a_hole_above_the_answer_moves_the_answer_above_it_and_says_so() -> None:
+    alone = feasible(evaluate(make_plan(), LawSimulate(3.0))).replicas
+    found = feasible(evaluate(make_plan(), LawSimulate(3.0, broken=frozenset({alone + 1}))))
+    assert found.replicas == alone + 2
+    assert not found.evidence.monotone
+    assert "larger one failed" in found.evidence.sentence
+    lone = feasible(evaluate(make_plan(), LawSimulate(0.2, broken=frozenset({2}))))
+    assert lone.replicas == 3
+
+
+def test_gpu_cap_is_hard() -> None:
+    simulate = LawSimulate(20.0)
+    row = infeasible(evaluate(make_plan(max_gpus=10), simulate))
+    assert row.code == "budget.max_gpus"
+    assert "10 GPUs" in row.reason
+    assert row.best is not None
+    assert row.best.replicas == 10
+    assert max(simulate.asked) == 10
+
+
+def test_cost_cap_is_hard() -> None:
+    simulate = LawSimulate(20.0)
+    row = infeasible(evaluate(make_plan(max_usd_per_hour=9.0), simulate))
+    assert row.code == "budget.max_usd_per_hour"
+    assert max(simulate.asked) == 4, "4 x 2 USD fit under 9 USD"
+    free = feasible(evaluate(make_plan(max_usd_per_hour=9.0), LawSimulate(1.2)))
+    assert free.usd_per_hour is not None
+    assert free.usd_per_hour <= 9.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"max_gpus": 1, "tp": (2,)}, "budget.max_gpus"),
+        ({"max_usd_per_hour": 1.5}, "budget.max_usd_per_hour"),
+        ({"max_usd_per_hour": 1.5, "price": {"provider": "nobody"}}, "budget.unpriced"),
+        ({"tp": (3,)}, "deployment.infeasible"),
+        ({"tp": (64,)}, "parallelism.scale_up"),
+        ({"model": "meta-llama/Llama-3.1-70B"}, "deployment.infeasible"),
+    ],
+)
+def test_what_cannot_run_is_said_without_a_replay(changes: dict[str, object], code: str) -> None:
+    simulate = LawSimulate(0.5)
+    row = infeasible(evaluate(make_plan(**changes), simulate))
+    assert row.code == code
+    assert len(row.reason) > 20
+    assert simulate.asked == []
+
+
+def test_requests_that_can_never_run_make_a_candidate_infeasible() -> None:
+    simulate = LawSimulate(0.5, rejected={"too_long_for_model": 3})
+    row = infeasible(evaluate(make_plan(max_model_len=4096), simulate))
+    assert row.code == "requests.rejected"
+    assert row.reason == "3 of 1000 requests can never be served: 3 longer than max_model_len 4096"
+    assert simulate.asked == [1]
+
+
+def test_an_objective_below_the_idle_bound_needs_one_replay_only() -> None:
+    plan = make_plan(objectives=(parse_objective("e2e_p99=5ms"),))
+    simulate = LawSimulate(5.0)
+    row = infeasible(evaluate(plan, simulate))
+    assert row.code == "slo.unreachable"
+    assert "even with every request alone" in row.reason
+    assert simulate.asked == [1]
+
+
+def test_a_latency_that_replicas_do_not_move_stops_the_search() -> None:
+    simulate = LawSimulate(0.9, law=lambda load: 3.0)
+    row = infeasible(evaluate(make_plan(), simulate))
+    assert row.code == "slo.unreachable"
+    assert "more replicas do not help" in row.reason
+    assert len(simulate.asked) < 8
+
+
+def test_an_objective_without_samples_is_not_met() -> None:
+    def without_tpot(workload: Workload, deployment: Deployment) -> ReplayResult:
+        result = make_result(workload, deployment.replicas, load_factor=0.1, ttft_s=0.1)
+        object.__setattr__(result, "tpot_s", result.tpot_s[:0])
+        return result
+
+    plan = make_plan(objectives=(parse_objective("tpot_p99=1s"),))
+    result = evaluate_candidate(
+        make_workload(), plan, plan.candidates()[0], resolve_deployment, without_tpot, lambda progress: None
+    )
+    assert infeasible(result).code == "slo.no_sample"
+
+
+def test_an_empty_workload_is_refused() -> None:
+    with pytest.raises(SpecError, match="no request"):
+        evaluate(make_plan(), LawSimulate(1.0), make_workload(0))
+
+
+def test_checkpoint_sees_progress_before_each_replay_and_cancels() -> None:
+    class CancelledError(Exception):
+        pass
+
+    seen: list[float] = []
+
+    def checkpoint(progress: float) -> None:
+        seen.append(progress)
+        if len(seen) == 3:
+            raise CancelledError
+
+    plan, simulate = make_plan(), LawSimulate(20.0)
+    with pytest.raises(CancelledError):
+        evaluate_candidate(make_workload(), plan, plan.candidates()[0], resolve_deployment, simulate, checkpoint)
+    assert len(simulate.asked) == 2
+    assert seen == sorted(seen)
+    assert all(0.0 <= progress < 1.0 for progress in seen)
+
+
+def test_a_repeat_gives_the_same_bytes() -> None:
+    first = evaluate(make_plan(), LawSimulate(6.7)).model_dump_json()
+    assert evaluate(make_plan(), LawSimulate(6.7)).model_dump_json() == first
+
+
+def test_a_result_survives_json() -> None:
+    result = evaluate(make_plan(), LawSimulate(6.7))
+    assert CandidateResult.model_validate_json(result.model_dump_json()) == result
+
+
+def test_cards_in_pcie_slots_may_form_groups_within_a_host() -> None:
+    catalogue = shipped_catalogue()
+    assert largest_tensor_parallel(catalogue.gpu("L40S")) == 8
+    assert largest_tensor_parallel(catalogue.gpu("H100-SXM")) == 8
+    assert largest_tensor_parallel(catalogue.gpu("GB200")) == 72
