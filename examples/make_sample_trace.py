@@ -36,7 +36,7 @@ def rate_rps(second: FloatArray) -> FloatArray:
 
 
 def arrivals_ms(rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Sorted arrival times: a Poisson count each second from a slowly wandering rate, and bursts within half a second."""
+    """Sorted arrival times: Poisson counts each second at a slowly wandering rate, and bursts within half a second."""
     second = np.arange(HOUR_S, dtype=np.float64)
     wander = np.exp(0.18 * np.convolve(rng.standard_normal(HOUR_S + 59), np.full(60, 60**-0.5), mode="valid"))
     counts = rng.poisson(rate_rps(second) * wander / np.exp(0.18**2 / 2))

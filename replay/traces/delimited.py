@@ -214,6 +214,14 @@ def open_delimited(source: Source) -> DelimitedTable:
         TraceError: no header, a repeated column, too many columns.
     """
     start, head, header_line, header_text = _head(source)
+    if "\r" in header_text:
+        raise refusal(
+            "line_breaks",
+            "the lines end with CR alone, as on old Macs",
+            "line_breaks",
+            "save the file with LF or CR LF line breaks and upload it again",
+            header_line,
+        )
     separator = _separator(header_text, head)
     try:
         header = [cell.strip() for cell in _split(header_text, separator)]

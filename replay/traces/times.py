@@ -18,6 +18,7 @@ EPOCH_2000_NS = 946_684_800 * 10**9
 EPOCH_2100_NS = 4_102_444_800 * 10**9
 
 _EPOCH_2001_S = 10**9  # numbers below are no epoch times of our days, whatever their unit
+_CLEAR_SHARE = 0.9
 _ISO = r"^\s*\d{4}-\d{2}-\d{2}[T ]"
 _ZONED = r"(?i)(?:z|utc|[+-]\d{2}:?\d{2})\s*$"
 _SUFFIX = re.compile(
@@ -88,12 +89,14 @@ class TimeParser:
         self.ledger.assumed["time_unit"] = f"{self.unit}, {why}"
 
     def _by_magnitude(self, numbers: pl.Series) -> TimeUnit:
-        found = [unit for unit in TIME_UNITS if bool(self._in_band(numbers, unit).any())]
         positive = numbers.drop_nulls()
-        if len(found) == 1 and bool(self._in_band(positive, found[0]).mean() > 0.5):  # type: ignore[operator]
-            return found[0]
-        if len(found) > 1:
-            raise self._ambiguous(positive, f"the times mix units: some are epoch {' and some '.join(found)}")
+        share = {unit: int(self._in_band(positive, unit).sum()) / len(positive) for unit in TIME_UNITS}
+        best = max(TIME_UNITS, key=lambda unit: share[unit])
+        if share[best] > _CLEAR_SHARE:  # the odd ones out become rejected rows
+            return best
+        mixed = [unit for unit in TIME_UNITS if share[unit] > 0]
+        if len(mixed) > 1:
+            raise self._ambiguous(positive, f"the times mix units: some are epoch {' and some '.join(mixed)}")
         raise self._ambiguous(positive, "the unit of the times is not stated")
 
     def _in_band(self, numbers: pl.Series, unit: TimeUnit) -> pl.Series:
