@@ -23,6 +23,7 @@ from api.routes import v1_router
 from models.limits import build_rate_limiter
 from models.services import Services, build_services
 from models.settings import Settings
+from replay.errors import FieldError, SpecError
 
 DESCRIPTION = (
     "Replays production LLM request traces to say how many GPUs, of which type, meet the latency targets, and at what "
@@ -32,17 +33,13 @@ DESCRIPTION = (
 log = structlog.get_logger(__name__)
 
 
-class StartupError(Exception):
-    """The settings do not allow a safe start; the message names the variable and the cure."""
-
-
 def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
     """Builds the application. Nothing is connected to before the first request or the start of the lifespan.
 
     ``services``: those of the process, where it has some already; then the caller closes them.
 
     Raises:
-        StartupError: without API keys on an address that others can reach.
+        SpecError: without API keys on an address that others can reach.
     """
     check_exposure(settings)
     owned = services is None
@@ -87,12 +84,14 @@ def check_exposure(settings: Settings) -> None:
     """Refuses to serve without keys on an address that others can reach.
 
     Raises:
-        StartupError: naming the variables.
+        SpecError: naming the variables.
     """
     if not settings.auth_required and not is_loopback(settings.host):
-        raise StartupError(
-            f"CAPREPLAY_HOST={settings.host} can be reached by others, and no API keys are asked for: "
-            "set CAPREPLAY_AUTH=keys (make a key with `capreplay keys`), or CAPREPLAY_HOST=127.0.0.1"
+        cure = "set CAPREPLAY_AUTH=keys and make a key with `capreplay keys`, or set CAPREPLAY_HOST=127.0.0.1"
+        raise SpecError(
+            "settings",
+            f"{settings.host} can be reached by others, and no API keys are asked for: {cure}",
+            [FieldError(cure, field="CAPREPLAY_HOST", cure=cure)],
         )
 
 

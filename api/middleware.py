@@ -50,17 +50,28 @@ class RequestContext:
         secure = scope["scheme"] == "https"
         started = time.perf_counter()
         status = 0
+        body_is_unread = "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
+
+        async def receive_and_note() -> Message:
+            nonlocal body_is_unread
+            message = await receive()
+            if message["type"] != "http.request" or not message.get("more_body", False):
+                body_is_unread = False
+            return message
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                _add_headers(MutableHeaders(scope=message), request_id, secure=secure)
+                headers = MutableHeaders(scope=message)
+                _add_headers(headers, request_id, secure=secure)
+                if body_is_unread:  # else the server would go on reading a body that was refused
+                    headers["Connection"] = "close"
             await send(message)
 
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
-                await self._app(scope, receive, send_with_headers)
+                await self._app(scope, receive_and_note, send_with_headers)
             except Exception:
                 log.exception("unforeseen error", method=scope["method"], path=scope["path"])
                 if status:

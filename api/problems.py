@@ -67,7 +67,7 @@ def problem_response(
     problem = Problem(
         type=f"urn:capreplay:problem:{code}",
         title=title,
-        status=status,
+        status=int(status),
         detail=_clean(detail),
         instance=_clean(request.url.path)[:500],
         code=code,
@@ -75,7 +75,7 @@ def problem_response(
         errors=[_field(error) for error in errors[:_MAX_ERRORS]],
     )
     body = json.dumps(problem.model_dump(exclude_none=True), ensure_ascii=False).encode()
-    return Response(body, status_code=status, media_type=MEDIA_TYPE, headers=dict(headers or {}))
+    return Response(body, status_code=int(status), media_type=MEDIA_TYPE, headers=dict(headers or {}))
 
 
 def _clean(text: str) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from api.routes import catalogue, jobs, keys, plans, reports, schedules, traces
-from api.strict import StrictRoute
 
 
 def v1_router() -> APIRouter:
     """All routes of version 1."""
-    router = APIRouter(prefix="/v1", route_class=StrictRoute)
+    router = APIRouter()
     for module in (traces, catalogue, plans, jobs, reports, schedules, keys):
         router.include_router(module.router)
     return router

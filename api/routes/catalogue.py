@@ -25,7 +25,7 @@ from api.schemas.common import problems
 from api.strict import StrictRoute
 from models.use_cases import catalogue as use_cases
 
-router = APIRouter(tags=["catalogue"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1", tags=["catalogue"], route_class=StrictRoute)
 
 Filter = Annotated[str | None, Query(max_length=100, pattern=LABEL)]
 EntryKey = Annotated[str, Path(max_length=300, pattern=LABEL)]

@@ -18,7 +18,7 @@ from api.schemas.jobs import ChildJobOut, ChildJobs, JobKind, JobOut, JobStatus,
 from api.strict import StrictRoute
 from models.use_cases import jobs as use_cases
 
-router = APIRouter(tags=["jobs"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1", tags=["jobs"], route_class=StrictRoute)
 
 
 @router.get("/jobs", operation_id="list_jobs", responses=problems(), summary="Jobs, newest first")

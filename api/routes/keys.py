@@ -16,7 +16,7 @@ from api.schemas.keys import IssuedKeyOut, KeyOut, KeyRequest, RotateRequest
 from api.strict import StrictRoute
 from models.use_cases import keys as use_cases
 
-router = APIRouter(tags=["keys"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1", tags=["keys"], route_class=StrictRoute)
 
 
 @router.post(

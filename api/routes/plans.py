@@ -17,7 +17,7 @@ from models.use_cases.jobs import get_job
 from models.use_cases.plans import start_plan
 from models.use_cases.replays import start_replay
 
-router = APIRouter(tags=["plans"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1", tags=["plans"], route_class=StrictRoute)
 
 
 def _started(reply: PostReply, session: WriteSession, principal: Principal, started: StartedJob) -> Response:

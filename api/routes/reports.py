@@ -17,7 +17,7 @@ from api.strict import StrictRoute
 from models.use_cases import reports as use_cases
 from replay.planning.document import PlanReport, ReplayReport
 
-router = APIRouter(tags=["reports"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1", tags=["reports"], route_class=StrictRoute)
 
 _FILE = {form.media_type: {"schema": {"type": "string"}} for form in FORMS.values() if form.name != "json"}
 

@@ -15,7 +15,7 @@ from api.schemas.schedules import ScheduleOut, SchedulePatch, ScheduleRequest, S
 from api.strict import StrictRoute
 from models.use_cases import schedules as use_cases
 
-router = APIRouter(tags=["schedules"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1", tags=["schedules"], route_class=StrictRoute)
 
 
 @router.post(

@@ -21,7 +21,7 @@ from api.uploads import receive_upload
 from models.blobs import UploadWriter
 from models.use_cases import traces as use_cases
 
-router = APIRouter(tags=["traces"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1", tags=["traces"], route_class=StrictRoute)
 
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 _RAW_BODY = {
