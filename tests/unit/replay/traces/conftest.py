@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+
 from replay.errors import TraceError
 from replay.traces.ingest import ingest
 from replay.traces.options import IngestOptions

@@ -13,12 +13,14 @@ import polars as pl
 import pytest
 import zstandard
 from pydantic import ValidationError
+
+from replay.errors import TraceError
+from replay.traces.ingest import ingest
 from replay.traces.options import IngestOptions
 
 HEADER = "arrival_s,prompt_tokens,output_tokens\n"
 GOOD = HEADER + "".join(f"{i}.5,100,10\n" for i in range(50))
 MAP = {"arrival": "t", "prompt_tokens": "p", "output_tokens": "o"}
-NO_LIMIT = {"max_rejected_share": 1.0}
 
 
 def mapped(*times: object) -> str:
@@ -85,61 +87,121 @@ REFUSED: dict[str, tuple[bytes | str, dict[str, object], str, str]] = {
     "UTF-16 in gzip": (gzip.compress(GOOD.encode("utf-16")), {}, "trace.encoding", "UTF-16"),
     "UTF-32": (GOOD.encode("utf-32"), {}, "trace.encoding", "UTF-32"),
     "binary": (bytes(range(256)) * 40, {}, "trace.binary", "NUL"),
-    "a line over the limit": (HEADER + "1" * 200 + ",1,1\n", {"limits": {"max_line_bytes": 100}}, "trace.line_too_long", "line 2"),
+    "a line over the limit": (
+        HEADER + "1" * 200 + ",1,1\n",
+        {"limits": {"max_line_bytes": 100}},
+        "trace.line_too_long",
+        "line 2",
+    ),
     "more rows than the limit": (GOOD, {"limits": {"max_rows": 49}}, "trace.too_many_rows", "49"),
     "more bytes than the limit": (GZ, {"limits": {"max_decompressed_bytes": 300}}, "trace.too_large", "300"),
     "more columns than the limit": (",".join(f"c{i}" for i in range(501)) + "\n", {}, "trace.too_many_columns", "501"),
-    "a repeated column": ("arrival_s,prompt_tokens,prompt_tokens,output_tokens\n1,2,3,4\n", {}, "trace.duplicate_columns", "prompt_tokens"),
+    "a repeated column": (
+        "arrival_s,prompt_tokens,prompt_tokens,output_tokens\n1,2,3,4\n",
+        {},
+        "trace.duplicate_columns",
+        "prompt_tokens",
+    ),
     "no header": ("0.5,100,10\n1.5,100,10\n", {}, "trace.no_header", "data, not column names"),
     "other columns": ("when,size\n1,2\n", {}, "trace.unknown_columns", "when, size"),
     "a web page": ("<!DOCTYPE html>\n<html><body>502</body></html>\n", {}, "trace.unknown_columns", "no known format"),
     "line breaks of CR alone": (GOOD.replace("\n", "\r"), {}, "trace.line_breaks", "CR alone"),
-    "a mapping to no column": (mapped(1), {"mapping": MAP | {"arrival": "when"}}, "trace.unknown_columns", "arrival=when"),
+    "a mapping to no column": (
+        mapped(1),
+        {"mapping": MAP | {"arrival": "when"}},
+        "trace.unknown_columns",
+        "arrival=when",
+    ),
     "half a mapping": (mapped(1), {"mapping": {"arrival": "t"}}, "trace.unknown_columns", "no known format"),
     "one column for two fields": (mapped(1), {"mapping": MAP | {"output_tokens": "p"}}, "trace.mapping", "two fields"),
     "a mapping and a format": (GOOD, {"mapping": MAP, "format": "capreplay-csv"}, "trace.mapping", "fixes its own"),
     "an unknown format": (GOOD, {"format": "parrot"}, "trace.unknown_format", "parrot"),
     "the wrong format": (GOOD, {"format": "mooncake"}, "trace.wrong_format", "input_length"),
     "times of no stated unit": (mapped(1, 2, 3), {"mapping": MAP}, "trace.ambiguous_unit", "time_unit"),
-    "epoch s and ms mixed": (mapped(1_700_000_000, 1_700_000_000_500), {"mapping": MAP}, "trace.ambiguous_unit", "mix units"),
+    "epoch s and ms mixed": (
+        mapped(1_700_000_000, 1_700_000_000_500),
+        {"mapping": MAP},
+        "trace.ambiguous_unit",
+        "mix units",
+    ),
     "Excel day numbers": (mapped(45_123.5, 45_123.6), {"mapping": MAP}, "trace.ambiguous_unit", "time_unit"),
-    "zones mixed": (mapped("2024-01-01T00:00:00Z", "2024-01-01T00:00:01"), {"mapping": MAP}, "trace.mixed_zones", "mixes"),
+    "zones mixed": (
+        mapped("2024-01-01T00:00:00Z", "2024-01-01T00:00:01"),
+        {"mapping": MAP},
+        "trace.mixed_zones",
+        "mixes",
+    ),
     "times in words": (mapped("yesterday", "today"), {"mapping": MAP}, "trace.time_unreadable", "'yesterday'"),
-    "day first or month first": (mapped("05/06/2024 10:00", "05/06/2024 10:01"), {"mapping": MAP}, "trace.time_unreadable", "05/06"),
+    "day first or month first": (
+        mapped("05/06/2024 10:00", "05/06/2024 10:01"),
+        {"mapping": MAP},
+        "trace.time_unreadable",
+        "05/06",
+    ),
     "all lengths zero": (HEADER + "1,0,0\n2,0,0\n", {}, "trace.no_lengths", "prompt_tokens"),
     "all outputs empty": (HEADER + "1,5,\n2,6,\n", {}, "trace.no_lengths", "output_tokens"),
     "a JSON array of junk": ('[1, "a", null, [], true]', {}, "trace.unknown_columns", "no known format"),
     "an empty JSON array": ("[]", {}, "trace.unknown_columns", "no known format"),
-    "a JSON array cut off": ('[{"arrival_s":1,"prompt_tokens":2,"output_tokens":3},\n{"arr', {}, "trace.json", "line 2"),
-    "a JSON array and more": ('[{"arrival_s":1,"prompt_tokens":2,"output_tokens":3}]\n[]', {}, "trace.json", "closing bracket"),
-    "a JSON array without commas": ('[{"arrival_s":1,"prompt_tokens":2,"output_tokens":3} {}]', {}, "trace.json", "',' expected"),
+    "a JSON array cut off": (
+        '[{"arrival_s":1,"prompt_tokens":2,"output_tokens":3},\n{"arr',
+        {},
+        "trace.json",
+        "line 2",
+    ),
+    "a JSON array and more": (
+        '[{"arrival_s":1,"prompt_tokens":2,"output_tokens":3}]\n[]',
+        {},
+        "trace.json",
+        "closing bracket",
+    ),
+    "a JSON array without commas": (
+        '[{"arrival_s":1,"prompt_tokens":2,"output_tokens":3} {}]',
+        {},
+        "trace.json",
+        "',' expected",
+    ),
     "JSON nested without end": ("[" * 200_000, {}, "trace.json", "line 1"),
     "one JSON object over many lines": (json.dumps({"data": [1]}, indent=1), {}, "trace.json", "one JSON object each"),
     "JSON lines of other keys": (jsonl({"a": 1}), {}, "trace.unknown_columns", "Found (jsonl): a"),
     "block ids of another size": (jsonl(*mooncake(size=16)), {}, "trace.block_size", "block_size=16 fits"),
-    "block ids of no known size": (GOOD.replace("\n", "\n"), {"format": "mooncake-sessions"}, "trace.wrong_format", "delay"),
+    "another wrong format": (GOOD, {"format": "mooncake-sessions"}, "trace.wrong_format", "delay"),
     "Mooncake times with fractions": (jsonl(*mooncake(timestamp=0.5)), {}, "trace.ambiguous_unit", "fractions"),
     "own ids without a block size": (
-        jsonl({"arrival_s": 1, "prompt_tokens": 9, "output_tokens": 1, "prefix_blocks": [1]}), {}, "trace.block_size", "how many tokens",
+        jsonl({"arrival_s": 1, "prompt_tokens": 9, "output_tokens": 1, "prefix_blocks": [1]}),
+        {},
+        "trace.block_size",
+        "how many tokens",
     ),
     "sessions without any time": (
-        jsonl({"session_id": "a", "input_length": 1, "output_length": 1, "delay": 5, "timestamp": None}), {}, "trace.too_many_rejected", "missing_predecessor",
+        jsonl({"session_id": "a", "input_length": 1, "output_length": 1, "delay": 5, "timestamp": None}),
+        {},
+        "trace.too_many_rejected",
+        "missing_predecessor",
     ),
     "Parquet cut off": (parquet(pl.DataFrame({"a": [1]}))[:-9], {}, "trace.parquet", "cannot be read"),
     "Parquet magic and noise": (b"PAR1" + os.urandom(500) + b"PAR1", {}, "trace.parquet", "cannot be read"),
     "Parquet of other columns": (parquet(pl.DataFrame({"a": [1]})), {}, "trace.unknown_columns", "Found (parquet): a"),
     "Parquet without rows": (
-        parquet(pl.DataFrame(schema={"arrival_s": pl.Float64, "prompt_tokens": pl.Int64, "output_tokens": pl.Int64})), {}, "trace.no_rows", "no rows",
+        parquet(pl.DataFrame(schema={"arrival_s": pl.Float64, "prompt_tokens": pl.Int64, "output_tokens": pl.Int64})),
+        {},
+        "trace.no_rows",
+        "no rows",
     ),
     "Parquet with dates for times": (
-        parquet(pl.DataFrame({"arrival_s": [date(2024, 1, 1)], "prompt_tokens": [1], "output_tokens": [1]})), {}, "trace.time_unreadable", "2024-01-01",
+        parquet(pl.DataFrame({"arrival_s": [date(2024, 1, 1)], "prompt_tokens": [1], "output_tokens": [1]})),
+        {},
+        "trace.time_unreadable",
+        "2024-01-01",
     ),
     "Parquet with true and false for tokens": (
-        parquet(pl.DataFrame({"arrival_s": [1.0], "prompt_tokens": [True], "output_tokens": [1]})), {}, "trace.too_many_rejected", "not_a_number",
+        parquet(pl.DataFrame({"arrival_s": [1.0], "prompt_tokens": [True], "output_tokens": [1]})),
+        {},
+        "trace.too_many_rejected",
+        "not_a_number",
     ),
     "quotes that never add up": (HEADER + '"1,2,3\n' * 300, {}, "trace.quotes", "do not add up"),
-    "every row bad, though all may be": (HEADER + "x,1,1\ny,1,1\nz,1,1\n5,1,-1\n", {"limits": {}}, "trace.time_unreadable", "'x'"),
-}  # fmt: skip
+    "times that are mostly words": (HEADER + "x,1,1\ny,1,1\nz,1,1\n5,1,-1\n", {}, "trace.time_unreadable", "'x'"),
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -158,9 +220,6 @@ def test_a_line_of_two_gibibytes_is_refused_after_some_megabytes(lab) -> None:
     def progress(done: int, total: int) -> None:
         nonlocal read
         read = max(read, done)
-
-    from replay.errors import TraceError
-    from replay.traces.ingest import ingest
 
     with pytest.raises(TraceError) as caught:
         ingest(lab.source, lab.out, IngestOptions(), progress)
@@ -193,7 +252,7 @@ BAD_ROWS: dict[str, tuple[str, str, str | None]] = {
     "a cell too many": ("60,100,10,9", "too_many_cells", None),
     "a quote that does not close": ('60,"100,10', "unbalanced_quotes", None),
     "text after a closing quote": ('60,"100"0,10', "unbalanced_quotes", None),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BAD_ROWS)
@@ -240,10 +299,18 @@ JSON_ROWS: dict[str, tuple[str, str, str | None]] = {
     "nested without end": ('{"a":' * 100_000, "nested_too_deep", None),
     "NaN": ('{"arrival_s":60,"prompt_tokens":NaN,"output_tokens":1}', "not_a_number", "prompt_tokens"),
     "true": ('{"arrival_s":60,"prompt_tokens":true,"output_tokens":1}', "not_a_number", "prompt_tokens"),
-    "an object for a number": ('{"arrival_s":60,"prompt_tokens":{"n":1},"output_tokens":1}', "not_a_number", "prompt_tokens"),
-    "an integer of 400 digits": ('{"arrival_s":60,"prompt_tokens":1' + "0" * 400 + ',"output_tokens":1}', "tokens_above_limit", "prompt_tokens"),
+    "an object for a number": (
+        '{"arrival_s":60,"prompt_tokens":{"n":1},"output_tokens":1}',
+        "not_a_number",
+        "prompt_tokens",
+    ),
+    "an integer of 400 digits": (
+        '{"arrival_s":60,"prompt_tokens":1' + "0" * 400 + ',"output_tokens":1}',
+        "tokens_above_limit",
+        "prompt_tokens",
+    ),
     "no arrival": ('{"prompt_tokens":5,"output_tokens":1}', "missing_arrival", "arrival_s"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", JSON_ROWS)
@@ -257,9 +324,17 @@ def test_a_bad_json_line_is_rejected_alone(lab, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("ids", "rule"),
-    [(["a"], "not_block_ids"), ([-1, 2], "not_block_ids"), ([2**64, 1], "not_block_ids"), ([1.5, 2], "not_block_ids"),
-     ([True, 2], "not_block_ids"), ([1], "block_count"), ([1, 2, 3], "block_count"), ("1,2", "not_block_ids")],
-)  # fmt: skip
+    [
+        (["a"], "not_block_ids"),
+        ([-1, 2], "not_block_ids"),
+        ([2**64, 1], "not_block_ids"),
+        ([1.5, 2], "not_block_ids"),
+        ([True, 2], "not_block_ids"),
+        ([1], "block_count"),
+        ([1, 2, 3], "block_count"),
+        ("1,2", "not_block_ids"),
+    ],
+)
 def test_bad_block_ids_are_rejected_alone(lab, ids: object, rule: str) -> None:
     rows = mooncake(60)
     rows[30]["hash_ids"] = ids
@@ -298,7 +373,7 @@ def test_one_time_in_another_unit_is_rejected(lab) -> None:
     report = lab.read(
         mapped(*range(1_700_000_000, 1_700_000_100), 1_700_000_000_000, 5), mapping=MAP, max_rejected_share=1
     )
-    assert report.cleaning.rejected_by_rule == {"time_out_of_range": 1, "other_time_unit": 1}
+    assert report.cleaning.rejected_by_rule == {"other_time_unit": 2}
 
 
 def test_an_unknown_zone_is_refused_before_any_reading() -> None:
