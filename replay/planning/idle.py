@@ -34,7 +34,7 @@ def idle_value_s(objective: Objective, workload: Workload, deployment: Deploymen
     samples += record.request_overhead_ps
     if objective.metric == "e2e":
         decodes = output - 1.0
-        samples += decodes * record.rest_ps[1]
+        samples += decodes * (record.rest_ps[1] + record.decode_request_ps)
         samples += record.decode_linear_ps * (decodes * (prompt + 1.0) + decodes * (decodes - 1.0) / 2.0)
     value = samples.mean() if objective.percentile is None else np.percentile(samples, objective.percentile)
     return float(value) / _PS

@@ -80,7 +80,9 @@ def test_idle_bound_by_hand() -> None:
     prefill += record.prefill_linear_ps * prompt * (prompt + 1)
     ttft = idle_value_s(parse_objective("ttft_p50=1s"), workload, alone)
     assert ttft == pytest.approx(prefill / 1e12)
-    decode = 2 * record.rest_ps[1] + record.decode_linear_ps * ((prompt + 1) + (prompt + 2))
+    decode = 2 * (record.rest_ps[1] + record.decode_request_ps) + record.decode_linear_ps * (
+        (prompt + 1) + (prompt + 2)
+    )
     e2e = idle_value_s(parse_objective("e2e_mean=1s"), workload, alone)
     assert e2e == pytest.approx((prefill + decode) / 1e12)
     assert idle_value_s(parse_objective("itl_p99=1s"), workload, alone) == 0.0

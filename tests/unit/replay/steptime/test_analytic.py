@@ -128,10 +128,9 @@ def test_without_graphs_small_steps_wait_for_the_launches() -> None:
 
 
 def test_sampling_is_charged_by_decode_and_vocabulary() -> None:
-    table = step_time().decode_table_ps
-    row = 3e6 + 0.15e3 * 128256
-    for decodes, context in ((1, 1), (7, 1000), (256, 100_000)):
-        assert interpolate(table, decodes, context) == pytest.approx(decodes * row, abs=decodes)
+    record = step_time()
+    assert record.decode_request_ps == round(3e6 + 0.15e3 * 128256)
+    assert record.decode_table_ps.shape == (0, 0), "no window, no table"
 
 
 def test_window_layers_stop_growing_at_the_window() -> None:
