@@ -65,6 +65,8 @@ class Reading:
     block_size_checked: bool = False
     last_line: dict[str, int] = field(default_factory=dict)
     """Line of the last kept turn of each session."""
+    root_of_chat: dict[str, str] = field(default_factory=dict)
+    """First chat of each chat's chain."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from replay.traces.rows import Batch
 from replay.traces.times import UNIT_NS
 
 _BLOCK = 512
-_OTHER_BLOCKS = (16, 32, 64, 128, 256, 1024)
+_USUAL_BLOCKS = (16, 32, 64, 128, 256, 512, 1024)
 _COLUMNS: dict[MappedField, str] = {
     "arrival": "timestamp",
     "prompt_tokens": "input_length",
@@ -44,14 +44,14 @@ def check_block_counts(frame: pl.DataFrame, reading: Reading) -> pl.DataFrame:
     frame = block_lists(frame, reading, "hash_ids")
     if "prefix_blocks" not in frame.columns:
         return frame
-    size = reading.block_size or _BLOCK
+    size = reading.block_size or _BLOCK  # every format that calls this has a default
     if not reading.block_size_checked:
         reading.block_size_checked = True
         reading.ledger.assumed["block_size"] = f"{size} tokens, " + (
             "as asked (block_size)" if reading.options.block_size else "the format's own; checked against the prompts"
         )
         if _fits(frame, size) < 0.5:
-            fitting = [other for other in (_BLOCK, *_OTHER_BLOCKS) if other != size and _fits(frame, other) > 0.95]
+            fitting = [other for other in _USUAL_BLOCKS if other != size and _fits(frame, other) > 0.95]
             hint = f"block_size={fitting[0]} fits" if len(fitting) == 1 else "none of the usual sizes fits"
             cure = f"give the parameter block_size; {hint}"
             raise TraceError(
