@@ -9,7 +9,15 @@ OBJECTIVES = (("ttft_p99", "ttft", 99.0, 2.0), ("itl_p99", "itl", 99.0, 0.1))
 
 
 def stats(scale: float) -> dict[str, Any]:
-    return {"n": 1000, "mean": scale, "p50": scale * 0.9, "p90": scale * 1.5, "p95": scale * 1.8, "p99": scale * 2.2, "max": scale * 4}
+    return {
+        "n": 1000,
+        "mean": scale,
+        "p50": scale * 0.9,
+        "p90": scale * 1.5,
+        "p95": scale * 1.8,
+        "p99": scale * 2.2,
+        "max": scale * 4,
+    }
 
 
 def outcomes(ttft: float, itl: float) -> list[dict[str, Any]]:
@@ -88,7 +96,9 @@ def operating(ttft: float = 0.2, itl: float = 0.06, load: float = 0.8) -> dict[s
 
 def cost(per_gpu: float | None, gpus: int) -> dict[str, Any]:
     if per_gpu is None:
-        nothing = dict.fromkeys(("usd_per_hour", "usd_per_month", "usd_per_1m_output_tokens", "usd_per_1m_tokens", "price"))
+        nothing = dict.fromkeys(
+            ("usd_per_hour", "usd_per_month", "usd_per_1m_output_tokens", "usd_per_1m_tokens", "price")
+        )
         return nothing | {"price_reason": "no offer in the catalogue for this GPU type; give your own price"}
     hour = per_gpu * gpus
     price = {
@@ -173,7 +183,12 @@ def workload(name: str) -> dict[str, Any]:
         },
         "trace_name": name,
         "transform": {"window_start_s": None, "window_end_s": None, "growth": 1.5},
-        "ingest": {"format": "azure-llm", "assumed": ["times without a zone are UTC"], "rows_read": 20007, "cleaning": {"rows_kept": 20000}},
+        "ingest": {
+            "format": "azure-llm",
+            "assumed": ["times without a zone are UTC"],
+            "rows_read": 20007,
+            "cleaning": {"rows_kept": 20000},
+        },
     }
 
 
@@ -191,7 +206,9 @@ def _common(name: str) -> dict[str, Any]:
             "engine_version": "0.33.0",
             "seed": 7,
             "input_hash": "cd" * 32,
-            "calibrations": [{"gpu": "H100-SXM", **{k: STEP_TIME[k] for k in ("calibration_id", "provenance", "stated_error")}}],
+            "calibrations": [
+                {"gpu": "H100-SXM", **{k: STEP_TIME[k] for k in ("calibration_id", "provenance", "stated_error")}}
+            ],
         },
         "method": ["Every figure comes from replaying the trace's own arrivals."],
         "limits": ["Prefix caching is off in this version."],
@@ -203,10 +220,19 @@ def plan_document(name: str = "chat, next year") -> dict[str, Any]:
     best = recommendation(1, "H100-SXM", 1, 4, 2.5)
     second = recommendation(2, "A100-SXM-80GB", 2, 5, 1.9)
     third = recommendation(3, "L40S", 1, 6, None)
+    no_room = {"gpu": "T4", "tp": 1, "code": "memory", "best": None, "curve": [], "memory": None}
+    no_split = {
+        "gpu": "A10G",
+        "tp": 3,
+        "code": "parallelism",
+        "best": point(2),
+        "curve": [point(2)],
+        "memory": memory(),
+    }
     infeasible = [
-        {"gpu": "T4", "tp": 1, "code": "memory.weights_too_large", "reason": "The weights need 15.0 GiB and the GPU has 14.6 GiB.", "best": None, "curve": [], "memory": None},
-        {"gpu": "A10G", "tp": 3, "code": "parallel.heads", "reason": "32 attention heads cannot be split over 3 GPUs.", "best": point(2), "curve": [point(2)], "memory": memory()},
-    ]  # fmt: skip
+        no_room | {"reason": "The weights need 15.0 GiB and the GPU has 14.6 GiB."},
+        no_split | {"reason": "32 attention heads cannot be split over 3 GPUs."},
+    ]
     return _common(name) | {
         "kind": "plan",
         "verdict": {"status": "recommended", "sentence": "4 x H100-SXM meet every objective for 10.00 USD per hour."},

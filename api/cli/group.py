@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
-from api.cli.refusals import Refusal, print_refusal, refusal_from
+from api.cli.refusals import print_refusal, refusal_from
 
 VERBS: dict[str, str] = {
     "run": "Size a trace: how many GPUs of which type meet the objectives, and at what cost.",
@@ -24,6 +24,7 @@ VERBS: dict[str, str] = {
     "migrate": "Bring the database to this version's schema.",
     "warmup": "Compile the replay kernels into the cache.",
     "keys": "Create, list and revoke API keys.",
+    "openapi": "Print the API's OpenAPI description.",
 }
 """Verb -> the first line of its help. A test compares it with the commands themselves."""
 
@@ -56,7 +57,9 @@ class VerbGroup(click.Group):
         with formatter.section("Verbs"):
             formatter.write_dl(list(VERBS.items()))
 
-    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> NoReturn:
+    def main(  # type: ignore[override] # click's overloads promise a return value; this one always exits
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
+    ) -> NoReturn:
         """Runs a verb. Exit codes: 0 done, 1 a check failed or an unexpected fault, 2 refused, 130 interrupted."""
         words = list(sys.argv[1:] if args is None else args)
         extra["standalone_mode"] = False
@@ -93,10 +96,9 @@ def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
 
 
 @click.group(cls=VerbGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version."
+)
 @click.option("--debug", is_flag=True, help="Show where an unexpected fault or a refusal came from.")
 def cli(debug: bool) -> None:
     """Replays a log of LLM requests to say how many GPUs, of which type, meet the latency targets, and at what cost."""
-
-
-__all__ = ["VERBS", "Refusal", "cli"]

@@ -35,7 +35,9 @@ def command(file: Path, out: Path | None, as_json: bool, **how: Any) -> None:
     progress = Progress()
     with tempfile.TemporaryDirectory(prefix="capreplay-") as folder:
         target = out or Path(folder) / "trace.parquet"
-        report = ingest(file, target, chosen, lambda done, total: progress(f"reading {file.name}", done / max(total, 1)))
+        report = ingest(
+            file, target, chosen, lambda done, total: progress(f"reading {file.name}", done / max(total, 1))
+        )
     progress.done()
     if as_json:
         print_json(ingest_answer(report))

@@ -32,14 +32,16 @@ def options(*decorators: Callable[[F], F]) -> Callable[[F], F]:
 
 trace_argument = click.argument("trace", type=click.Path(path_type=Path))
 
-model_option = click.option(
-    "--model", required=True, help="Catalogue key, Hugging Face id, or path to a config.json."
-)
+model_option = click.option("--model", required=True, help="Catalogue key, Hugging Face id, or path to a config.json.")
 
 engine_options = options(
     click.option("--engine", default="vllm-0.33", show_default=True, help="Engine preset, or path to a JSON file."),
     click.option(
-        "--set", "sets", multiple=True, metavar="KNOB=VALUE", help="Override an engine knob, e.g. max_num_seqs=256. Repeatable."
+        "--set",
+        "sets",
+        multiple=True,
+        metavar="KNOB=VALUE",
+        help="Override an engine knob, e.g. max_num_seqs=256. Repeatable.",
     ),
     click.option("--weight-dtype", help="bf16, fp8, int4, ...; default: as the model is published."),
     click.option("--kv-dtype", help="KV cache dtype, e.g. fp8; default: bf16 or the model's own."),
@@ -55,8 +57,12 @@ router_option = click.option(
 )
 
 transform_options = options(
-    click.option("--growth", type=float, default=1.0, show_default=True, help="Load factor, e.g. 1.5 for next year's load."),
-    click.option("--window", metavar="START:END", help="Only this part of the trace, in seconds from its first request."),
+    click.option(
+        "--growth", type=float, default=1.0, show_default=True, help="Load factor, e.g. 1.5 for next year's load."
+    ),
+    click.option(
+        "--window", metavar="START:END", help="Only this part of the trace, in seconds from its first request."
+    ),
     click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything that draws."),
 )
 
@@ -104,7 +110,9 @@ def comma_ints(values: Sequence[str], option: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in comma_list(values))
     except ValueError as error:
-        raise click.UsageError(f"{option} takes whole numbers, e.g. {option} 1,2,4; got {','.join(values)!r}") from error
+        raise click.UsageError(
+            f"{option} takes whole numbers, e.g. {option} 1,2,4; got {','.join(values)!r}"
+        ) from error
 
 
 def pairs(values: Sequence[str], option: str, example: str) -> dict[str, str]:
@@ -168,7 +176,7 @@ def transform_of(growth: float, window: str | None) -> Transform:
 
 
 def engine_of(engine: str, sets: Sequence[str]) -> dict[str, Any]:
-    """The engine part of a spec: a preset's name, or a JSON file ``{"preset": ..., "overrides": {...}}``, plus ``--set``."""
+    """The engine part of a spec: a preset's name or a JSON file with ``preset`` and ``overrides``, plus ``--set``."""
     spec: dict[str, Any] = {"preset": engine, "overrides": {}}
     if engine.endswith(".json") or "/" in engine:
         loaded = load_json(Path(engine), "--engine")

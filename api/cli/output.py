@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -23,8 +25,12 @@ def print_json(document: Any) -> None:
     click.echo(json.dumps(document, indent=2, allow_nan=False))
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,)) -> str:
-    """A plain text table: ``left`` columns are aligned left, the others right."""
+def table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,), wrap: int | None = None
+) -> str:
+    """A plain text table: ``left`` columns are aligned left, the others right; ``wrap`` bounds the last column."""
+    if wrap is not None:
+        rows = [line for row in rows for line in _wrapped(row, wrap)]
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
 
     def line(cells: Sequence[str]) -> str:
@@ -32,6 +38,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[
         return "  ".join(padded).rstrip()
 
     return "\n".join([line(head), "  ".join("-" * w for w in widths), *(line(row) for row in rows)])
+
+
+def _wrapped(row: Sequence[str], width: int) -> list[Sequence[str]]:
+    first, *others = textwrap.wrap(row[-1], width) or [""]
+    blank = [""] * (len(row) - 1)
+    return [(*row[:-1], first), *((*blank, text) for text in others)]
 
 
 class Progress:
@@ -42,10 +54,14 @@ class Progress:
         self._quiet = quiet
         self._stage = ""
         self._shown_at = 0.0
+        self._lock = threading.Lock()
 
     def __call__(self, stage: str, fraction: float | None = None) -> None:
-        if self._quiet:
-            return
+        if not self._quiet:
+            with self._lock:
+                self._show(stage, fraction)
+
+    def _show(self, stage: str, fraction: float | None) -> None:
         if not self._live:
             if stage != self._stage:
                 click.echo(f"... {stage}", err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -83,6 +84,10 @@ def refusal_from(error: Exception) -> Refusal | None:
 
     from replay.errors import ReplayError
 
+    application = sys.modules.get("models.errors")
+    if application is not None and isinstance(error, application.AppError):
+        faults = [{k: v for k, v in asdict(one).items() if v is not None} for one in error.errors]
+        return Refusal(error.code, error.detail, faults, title=error.title, status=error.status)
     if isinstance(error, ReplayError):
         faults = [{k: v for k, v in asdict(one).items() if v is not None} for one in error.errors]
         title = "The trace cannot be read" if error.code.startswith("trace") else Refusal.title

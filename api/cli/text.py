@@ -12,12 +12,17 @@ Document = dict[str, Any]
 
 def plan_text(document: Document) -> str:
     """A plan's report document as text for a terminal."""
-    parts = [document["verdict"]["sentence"], "", _workload_line(document), f"Objectives: {'; '.join(document['objectives'])}"]
+    parts = [
+        document["verdict"]["sentence"],
+        "",
+        _workload_line(document),
+        f"Objectives: {'; '.join(document['objectives'])}",
+    ]
     if document["recommendations"]:
         parts += ["", _recommendation_table(document)]
     if document["infeasible"]:
         rows = [(one["gpu"], str(one["tp"]), one["reason"]) for one in document["infeasible"]]
-        parts += ["", "No answer:", table(("GPU", "TP", "reason"), rows, left=(0, 2))]
+        parts += ["", "No answer:", table(("GPU", "TP", "reason"), rows, left=(0, 2), wrap=100)]
     prices = dict.fromkeys(price_sentence(one) for one in document["recommendations"])
     parts += ["", *prices] if prices else []
     parts += _trust_lines(document, [one["step_time"] for one in document["recommendations"]])
@@ -89,8 +94,10 @@ def _workload_line(document: Document) -> str:
 
 
 def _trust_lines(document: Document, step_times: list[Document]) -> list[str]:
-    by_gpu = dict.fromkeys(f"{one['provenance']}: {one['stated_error']} ({one['calibration_id']})" for one in step_times)
-    return ["", *(f"Step times {line}." for line in by_gpu)] if by_gpu else []
+    by_gpu = dict.fromkeys(
+        f"{one['provenance']}: {one['stated_error']} ({one['calibration_id']})" for one in step_times
+    )
+    return ["", *(f"Step times {line}" for line in by_gpu)] if by_gpu else []
 
 
 def _warnings(document: Document) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import ValidationError
@@ -19,6 +20,7 @@ from models.errors import AppError
 from models.principal import Principal
 from models.use_cases import catalogue
 from replay.errors import ReplayError
+from replay.hardware.catalogue import Catalogue
 from replay.hardware.entries import GpuType, ModelSpec, Price
 
 router = APIRouter(route_class=PageRoute)
@@ -36,7 +38,11 @@ def show_catalogue() -> Response:
 
 @router.get("/catalogue/{kind}")
 def show_kind(
-    request: Request, session: ReadSession, principal: Reader, kind: Kind, find: Annotated[str, Query(max_length=100)] = ""
+    request: Request,
+    session: ReadSession,
+    principal: Reader,
+    kind: Kind,
+    find: Annotated[str, Query(max_length=100)] = "",
 ) -> Response:
     """One kind of entry, filtered by a text."""
     return _page(request, session, principal, kind, find, Form(), Faults())
@@ -60,7 +66,9 @@ def add_entry(
                 if not key:
                     faults.add("key", "name the model, e.g. my-org/my-model")
                 if not faults:
-                    catalogue.put_model_from_config(session, principal, services, key, config, source="uploaded config.json")
+                    catalogue.put_model_from_config(
+                        session, principal, services, key, config, source="uploaded config.json"
+                    )
             elif kind == "gpus":
                 entry = _json(form, "entry", faults)
                 if not faults:
@@ -72,13 +80,10 @@ def add_entry(
                     catalogue.put_price(session, principal, services, Price.model_validate(price))
     except (AppError, ReplayError, ValidationError) as error:
         faults.take(error, _fields(kind))
-    return _page(request, session, principal, kind, "", form, faults) if faults else see_other(f"/catalogue/{kind}?find={_added(form, kind)}")
-
-
-def _added(form: Form, kind: Kind) -> str:
-    from urllib.parse import quote
-
-    return quote(form.text("key" if kind == "models" else "gpu")[:100])
+    if faults:
+        return _page(request, session, principal, kind, "", form, faults)
+    added = form.text("key" if kind == "models" else "gpu")[:100]
+    return see_other(f"/catalogue/{kind}?find={quote(added)}")
 
 
 def _fields(kind: Kind) -> dict[str, str]:
@@ -118,8 +123,7 @@ def _page(
 ) -> Response:
     known = catalogue.catalogue_for(session, principal)
     own = catalogue.own_keys(session, principal)
-    makers = {"gpus": lambda: gpu_table(known.gpus), "models": lambda: model_table(known.models), "prices": lambda: price_table(known.prices)}
-    table = makers[kind]()
+    table = _table_of(kind, known)
     rows = [row for row in table.rows if all(word in " ".join(map(str, row)).lower() for word in find.lower().split())]
     shown = Table(f"{table.caption}: {len(rows):,} of {len(table.rows):,}", table.columns, tuple(rows[:MAX_ROWS]))
     return page(
@@ -137,8 +141,16 @@ def _page(
         form=form,
         faults=faults,
         labels={"config": "config.json", "entry": "Entry"},
-        gpus=sorted(gpu.key for gpu in known.gpus),
+        gpus=sorted(known.gpus),
     )
+
+
+def _table_of(kind: Kind, known: Catalogue) -> Table:
+    if kind == "gpus":
+        return gpu_table(sorted(known.gpus.values(), key=lambda gpu: (gpu.vendor, gpu.key)))
+    if kind == "models":
+        return model_table(sorted(known.models.values(), key=lambda model: model.key.lower()))
+    return price_table(sorted(known.prices, key=lambda price: (price.gpu, price.usd_per_gpu_hour)))
 
 
 def gpu_table(gpus: Sequence[GpuType]) -> Table:

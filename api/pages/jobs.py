@@ -32,7 +32,14 @@ def show_job(request: Request, session: ReadSession, principal: Reader, job_id: 
     parts = jobs.list_children(session, principal, job_id) if detail.job.kind == "plan" else []
     title = detail.job.name or f"{detail.job.kind.capitalize()} job"
     return page(
-        request, "job.html", title=title, detail=detail, job=detail.job, parts=parts, words=words(detail), result=result(detail)
+        request,
+        "job.html",
+        title=title,
+        detail=detail,
+        job=detail.job,
+        parts=parts,
+        words=words(detail),
+        result=result(detail),
     )
 
 

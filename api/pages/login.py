@@ -38,14 +38,14 @@ def log_in(request: Request, form: Annotated[Form, Depends(read_form)]) -> Respo
     require_same_origin(request)
     target, text = _safe_target(form.text("next", "/")), form.text("key")
     try:
-        if not text.isascii() or len(text) > MAX_KEY_LENGTH:
-            raise UnauthorizedError("no key")
-        keys.authenticate(context.services, text)
+        keys.authenticate(context.services, text if text.isascii() and len(text) <= MAX_KEY_LENGTH else "")
     except UnauthorizedError:
         address = request.client.host if request.client else "unknown"
         wait_s = context.limiter.hit(f"login:{address}", FAILURES_PER_MINUTE)
         if wait_s is not None:
-            raise LimitError(f"too many refused keys from this address; wait {wait_s} s", retry_after_s=wait_s) from None
+            raise LimitError(
+                f"too many refused keys from this address; wait {wait_s} s", retry_after_s=wait_s
+            ) from None
         fault = "This key is not valid. Check that it is complete (crp_...), not revoked and not expired."
         return page(request, "login.html", status=401, title="Log in", target=target, fault=fault)
     answer = see_other(target)

@@ -55,7 +55,9 @@ def defaults() -> Form:
     pairs = [("tp", "1"), ("tp", "2"), ("tp", "4"), ("tp", "8"), ("growth", "1"), ("engine", "vllm-0.33")]
     pairs += [("term", "on_demand"), ("router", "round_robin"), ("seed", "0")]
     for i, row in enumerate(_DEFAULT_ROWS):
-        pairs += [(f"{name}_{i}", value) for name, value in zip(("metric", "statistic", "limit", "unit"), row, strict=True)]
+        pairs += [
+            (f"{name}_{i}", value) for name, value in zip(("metric", "statistic", "limit", "unit"), row, strict=True)
+        ]
     return Form(pairs)
 
 
@@ -72,7 +74,10 @@ def from_spec(spec: PlanSpec) -> Form:
     for i, objective in enumerate(spec.objectives[: len(ROWS)]):
         short = objective.threshold_s < 1
         limit = objective.threshold_s * 1000 if short else objective.threshold_s
-        pairs += [(f"metric_{i}", objective.metric), (f"statistic_{i}", objective.name.removeprefix(f"{objective.metric}_"))]
+        pairs += [
+            (f"metric_{i}", objective.metric),
+            (f"statistic_{i}", objective.name.removeprefix(f"{objective.metric}_")),
+        ]
         pairs += [(f"limit_{i}", f"{limit:.12g}"), (f"unit_{i}", "ms" if short else "s")]
     change = spec.transform
     numbers = (
@@ -85,8 +90,13 @@ def from_spec(spec: PlanSpec) -> Form:
         ("seed", spec.seed),
     )
     pairs += [(name, f"{value:.12g}") for name, value in numbers if value is not None]
-    texts = (("weight_dtype", spec.weight_dtype), ("kv_dtype", spec.kv_dtype), ("term", spec.price.term))
-    texts += (("provider", spec.price.provider), ("region", spec.price.region))
+    texts = (
+        ("weight_dtype", spec.weight_dtype),
+        ("kv_dtype", spec.kv_dtype),
+        ("provider", spec.price.provider),
+        ("region", spec.price.region),
+        ("term", spec.price.term),
+    )
     pairs += [(name, value) for name, value in texts if value]
     pairs.append(("knobs", "\n".join(f"{key}={_text(value)}" for key, value in spec.engine.overrides.items())))
     pairs.append(("own_prices", "\n".join(f"{gpu}={usd:g}" for gpu, usd in spec.price.usd_per_gpu_hour.items())))
@@ -116,7 +126,11 @@ def to_spec(form: Form, faults: Faults) -> PlanSpec | None:
     body |= {name: form.optional(name) for name in _TEXTS}
     body |= {name: number(form, name, faults, whole=whole) for name, whole in _NUMBERS}
     body["seed"] = number(form, "seed", faults, whole=True) or 0
-    for name, sentence in (("model", "name a model"), ("gpus", "choose at least one GPU type"), ("tp", "choose at least one")):
+    for name, sentence in (
+        ("model", "name a model"),
+        ("gpus", "choose at least one GPU type"),
+        ("tp", "choose at least one"),
+    ):
         if not body[name]:
             faults.add(name, sentence)
     if faults:

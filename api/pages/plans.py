@@ -80,8 +80,8 @@ def _page(
         labels=LABELS,
         traces=ready,
         trace_id=trace_id,
-        gpus=sorted(known.gpus, key=lambda gpu: (gpu.vendor, gpu.key)),
-        models=sorted(known.models, key=lambda model: model.key.lower()),
+        gpus=sorted(known.gpus.values(), key=lambda gpu: (gpu.vendor, gpu.key)),
+        models=sorted(known.models.values(), key=lambda model: model.key.lower()),
         providers=sorted({price.provider for price in known.prices}),
         terms=sorted({price.term for price in known.prices}),
         presets=PRESETS,
@@ -124,6 +124,6 @@ def spec_of(job: Job) -> ResolvedPlan:
     """
     try:
         stored = job.spec.get("plan", job.spec)
-        return ResolvedPlan.model_validate({k: v for k, v in stored.items()})
+        return ResolvedPlan.model_validate(stored)
     except ValueError as error:
         raise InvalidError("this plan was made by another version and cannot be repeated; make a new one") from error

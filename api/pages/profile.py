@@ -133,7 +133,13 @@ def heat_chart(cells: list[HeatCell], zone: str | None) -> Chart:
     columns = (Column("day", "day", "text"), *(Column(f"{hour}", f"hour_{hour}") for hour in range(24)))
     rows: list[tuple[Cell, ...]] = [(name, *grid[day]) for day, name in enumerate(_DAYS)]
     figure = figures.heat_map(list(_DAYS), grid, f"hour of the day ({zone or 'UTC'})")
-    return Chart("heat", "When requests come", "Requests by weekday and hour.", figure, Table("Requests by hour", columns, tuple(rows)))
+    return Chart(
+        "heat",
+        "When requests come",
+        "Requests by weekday and hour.",
+        figure,
+        Table("Requests by hour", columns, tuple(rows)),
+    )
 
 
 def tenant_table(profile: TraceProfile) -> Table:

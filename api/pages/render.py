@@ -37,7 +37,9 @@ def checked_form(request: Request, form: Annotated[Form, Depends(read_form)]) ->
         ForbiddenError: where its token is not this visitor's.
     """
     if not hmac.compare_digest(form.text(CSRF_FIELD).encode(), csrf_token(request).encode()):
-        raise ForbiddenError("this form is out of date: open its page again and send it from there", code="forbidden.csrf")
+        raise ForbiddenError(
+            "this form is out of date: open its page again and send it from there", code="forbidden.csrf"
+        )
     return form
 
 

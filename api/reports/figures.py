@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from replay.planning.document import CurvePoint, MemoryBreakdown, Metrics, ObjectiveOutcome, Recommendation, WorkloadSeries
+from replay.planning.document import (
+    CurvePoint,
+    MemoryBreakdown,
+    Metrics,
+    ObjectiveOutcome,
+    Recommendation,
+    WorkloadSeries,
+)
 
 Figure = dict[str, Any]
 
@@ -96,12 +103,30 @@ def capacity(curve: Sequence[CurvePoint]) -> Figure:
         y = [_share_of_limit(point.objectives[i]) for point in curve]
         style = {"color": COLOURS[i % len(COLOURS)]}
         marker = {"symbol": ["circle" if point.passed else "x" for point in curve], "size": 10}
-        data.append({"type": "scatter", "mode": "lines+markers", "name": name, "x": x, "y": y, "line": style, "marker": marker})
+        data.append(
+            {"type": "scatter", "mode": "lines+markers", "name": name, "x": x, "y": y, "line": style, "marker": marker}
+        )
     load = [point.load_factor for point in curve]
     grey = {"color": "#555555", "dash": "dot"}
     data.append({"type": "scatter", "mode": "lines", "name": "load factor", "x": x, "y": load, "line": grey})
-    limit = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1, "line": {"color": "#b00020", "width": 1.5}}
-    note = {"xref": "paper", "x": 1, "xanchor": "right", "y": 0, "yanchor": "bottom", "text": "limit", "showarrow": False}
+    limit = {
+        "type": "line",
+        "xref": "paper",
+        "x0": 0,
+        "x1": 1,
+        "y0": 1,
+        "y1": 1,
+        "line": {"color": "#b00020", "width": 1.5},
+    }
+    note = {
+        "xref": "paper",
+        "x": 1,
+        "xanchor": "right",
+        "y": 0,
+        "yanchor": "bottom",
+        "text": "limit",
+        "showarrow": False,
+    }
     more = {
         "shapes": [limit],
         "annotations": [note],
@@ -119,7 +144,10 @@ def memory(stacks: Sequence[tuple[str, MemoryBreakdown]]) -> Figure:
     data = []
     for i, name in enumerate(names):
         gib = [sum(part.gib for part in stack.parts if part.name == name) for _, stack in stacks]
-        marker = {"color": COLOURS[i % len(COLOURS)], "pattern": {"shape": patterns[i % len(patterns)], "solidity": 0.2}}
+        marker = {
+            "color": COLOURS[i % len(COLOURS)],
+            "pattern": {"shape": patterns[i % len(patterns)], "solidity": 0.2},
+        }
         data.append({"type": "bar", "orientation": "h", "name": name, "y": labels, "x": gib, "marker": marker})
     more = {
         "barmode": "stack",
@@ -144,6 +172,13 @@ def latency(metrics: Metrics) -> Figure:
 
 def heat_map(days: list[str], counts: list[list[int | None]], x_title: str) -> Figure:
     """Requests by day (rows) and hour (columns)."""
-    cells = {"type": "heatmap", "x": list(range(24)), "y": days, "z": counts, "colorscale": "Blues", "reversescale": True}
+    cells = {
+        "type": "heatmap",
+        "x": list(range(24)),
+        "y": days,
+        "z": counts,
+        "colorscale": "Blues",
+        "reversescale": True,
+    }
     more = {"yaxis": {"autorange": "reversed", "rangemode": "normal"}, "xaxis": {"dtick": 2}}
     return {"data": [cells | {"colorbar": {"title": {"text": "requests"}}}], "layout": layout(x_title, "", **more)}

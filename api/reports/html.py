@@ -9,8 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
 from api.reports import sections
 from api.reports.environment import STATIC_FOLDER, environment
 from api.reports.tables import Table
@@ -42,9 +40,9 @@ def page(document: dict[str, Any], *, standalone: bool) -> str:
     inside = {}
     if standalone:
         inside = {
-            "styles": Markup((STATIC_FOLDER / "capreplay.css").read_text(encoding="utf-8")),
-            "plotly": Markup(plotly_script()),
-            "charts": Markup((STATIC_FOLDER / "charts.js").read_text(encoding="utf-8")),
+            "styles": (STATIC_FOLDER / "capreplay.css").read_text(encoding="utf-8"),
+            "plotly": plotly_script(),
+            "charts": (STATIC_FOLDER / "charts.js").read_text(encoding="utf-8"),
         }
     return environment().get_template("report_file.html").render(standalone=standalone, **inside, **context(document))
 
@@ -130,7 +128,9 @@ def flatten(facts: Any, prefix: str = "", limit: int = 60) -> list[tuple[str, st
         elif isinstance(value, list):
             scalars = all(not isinstance(item, (dict, list)) for item in value)
             if value:
-                rows.append((name, ", ".join(map(str, value)) if scalars and len(value) <= 8 else f"{len(value)} entries"))
+                rows.append(
+                    (name, ", ".join(map(str, value)) if scalars and len(value) <= 8 else f"{len(value)} entries")
+                )
         elif value is not None:
             rows.append((name, f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)))
     return rows[:limit]

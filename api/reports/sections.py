@@ -66,14 +66,26 @@ def alternatives(report: PlanReport) -> Chart:
     )
     rows = tuple(_alternative(one) for one in report.recommendations)
     table = Table("Candidates that meet every objective, cheapest first", columns, rows)
-    text = "Cost per hour of each candidate that meets every objective, cheapest first; the label is its number of GPUs."
+    text = (
+        "Cost per hour of each candidate that meets every objective, cheapest first; the label is its number of GPUs."
+    )
     return Chart("alternatives", "Cost of the alternatives", text, figures.alternatives(report.recommendations), table)
 
 
 def _alternative(one: Recommendation) -> tuple[Cell, ...]:
     costs = (one.usd_per_hour, one.usd_per_month, one.usd_per_1m_output_tokens, one.usd_per_1m_tokens)
     values = tuple(outcome.value_s for outcome in one.objectives)
-    return (one.rank, one.gpu, one.tp, one.replicas, one.gpus, *costs, *values, one.load_factor, one.step_time.provenance)
+    return (
+        one.rank,
+        one.gpu,
+        one.tp,
+        one.replicas,
+        one.gpus,
+        *costs,
+        *values,
+        one.load_factor,
+        one.step_time.provenance,
+    )
 
 
 def infeasible(report: PlanReport) -> Table:
@@ -109,7 +121,9 @@ def latency(metrics: Metrics) -> Chart:
         one = getattr(metrics, key)
         rows.append((title, *(getattr(one, name) for name in stats), one.n))
     table = Table("Latency in the replay", columns, tuple(rows))
-    return Chart("latency", "Latency percentiles", "Percentiles of each latency metric.", figures.latency(metrics), table)
+    return Chart(
+        "latency", "Latency percentiles", "Percentiles of each latency metric.", figures.latency(metrics), table
+    )
 
 
 def operating(run: Operating) -> Table:
@@ -252,7 +266,9 @@ def costs(rows: Sequence[tuple[str, Cost]]) -> Table:
         if price is None:
             out.append((title, *(None,) * 8, cost.price_reason or "no price", None))
             continue
-        sold = f"{price.instances} x {price.instance_type}".strip() if price.instance_type else f"{price.paid_gpus} GPUs"
+        sold = (
+            f"{price.instances} x {price.instance_type}".strip() if price.instance_type else f"{price.paid_gpus} GPUs"
+        )
         where = (price.provider, price.region, price.term, price.date, sold, price.source, price.notes or None)
         out.append((title, cost.usd_per_hour, cost.usd_per_month, price.usd_per_gpu_hour, *where))
     return Table("The price behind each figure", columns, tuple(out))

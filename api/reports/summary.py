@@ -63,7 +63,13 @@ def _operating(run: Operating) -> Row:
     row["rejected"] = "; ".join(f"{reason}: {n}" for reason, n in run.rejected.items())
     for metric in _METRICS:
         stats = getattr(run.metrics, metric)
-        row |= {f"{metric.removesuffix('_s')}_{name}" + ("" if name == "n" else "_s"): getattr(stats, name) for name in _STATS}
+        row |= {
+            f"{metric.removesuffix('_s')}_{name}" + ("" if name == "n" else "_s"): getattr(stats, name)
+            for name in _STATS
+        }
     for outcome in run.objectives:
-        row |= {f"objective_{outcome.name}_threshold_s": outcome.threshold_s, f"objective_{outcome.name}_met": outcome.met}
+        row |= {
+            f"objective_{outcome.name}_threshold_s": outcome.threshold_s,
+            f"objective_{outcome.name}_met": outcome.met,
+        }
     return row

@@ -81,7 +81,8 @@ def test_every_text_of_the_document_is_on_the_page(kind: str) -> None:
 
 def test_the_figures_of_the_best_candidate_are_on_the_page() -> None:
     words = Page(render_html(plan_document(), standalone=False)).words
-    for figure in ("10.00", "7,300.00", "2.44", "0.383", "80 %", "200 ms", "27,136", "434,176", "53.00", "1,000", "123,456", "79.19"):
+    costs, times = ("10.00", "7,300.00", "2.44", "0.383"), ("80 %", "200 ms", "1,000", "123,456")
+    for figure in (*costs, *times, "27,136", "434,176", "53.00", "79.19"):
         assert figure in words, figure
 
 

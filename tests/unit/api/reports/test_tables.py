@@ -25,7 +25,13 @@ def test_text_that_a_spreadsheet_would_run_gets_an_apostrophe(start: str) -> Non
 
 
 def test_numbers_stay_numbers() -> None:
-    assert [safe_cell(value) for value in (-0.1, 3, None, True, 0.1 + 0.2)] == ["-0.1", "3", "", "true", "0.30000000000000004"]
+    assert [safe_cell(value) for value in (-0.1, 3, None, True, 0.1 + 0.2)] == [
+        "-0.1",
+        "3",
+        "",
+        "true",
+        "0.30000000000000004",
+    ]
 
 
 @given(st.lists(st.tuples(st.text(), st.floats(allow_nan=False, allow_infinity=False)), min_size=1, max_size=5))
@@ -82,13 +88,23 @@ def test_csv_of_hostile_names_is_safe() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "-"), (0.0, "0 s"), (0.0123, "12.3 ms"), (1.5e-5, "15 us"), (2.0, "2 s"), (59.96, "60 s"), (1234.5, "1,234 s")],
+    [
+        (None, "-"),
+        (0.0, "0 s"),
+        (0.0123, "12.3 ms"),
+        (1.5e-5, "15 us"),
+        (2.0, "2 s"),
+        (59.96, "60 s"),
+        (1234.5, "1,234 s"),
+    ],
 )
 def test_seconds(value: float | None, text: str) -> None:
     assert formats.seconds(value) == text
 
 
-@pytest.mark.parametrize(("value", "text"), [(90.0, "1.5 min"), (7200.0, "2 h"), (172800.0, "2 days"), (5.0, "5 s"), (None, "-")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(90.0, "1.5 min"), (7200.0, "2 h"), (172800.0, "2 days"), (5.0, "5 s"), (None, "-")]
+)
 def test_duration(value: float | None, text: str) -> None:
     assert formats.duration(value) == text
 
@@ -98,7 +114,9 @@ def test_usd(value: float | None, text: str) -> None:
     assert formats.usd(value) == text
 
 
-@pytest.mark.parametrize(("value", "text"), [(1234567, "1,234,567"), (0.123456, "0.1235"), (12345.6, "12,346"), (None, "-")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(1234567, "1,234,567"), (0.123456, "0.1235"), (12345.6, "12,346"), (None, "-")]
+)
 def test_number(value: float | None, text: str) -> None:
     assert formats.number(value) == text
 

@@ -1,0 +1,145 @@
+"""``capreplay replay``: one deployment under one trace."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from api.cli.lookup import with_gpus, with_model
+from api.cli.options import (
+    engine_of,
+    engine_options,
+    format_options,
+    ingest_options_of,
+    model_option,
+    options,
+    router_option,
+    trace_argument,
+    transform_of,
+    transform_options,
+)
+from api.cli.output import json_option, print_json
+from api.cli.run import check_report_path, replay_locally, write_report
+
+if TYPE_CHECKING:
+    from replay.results import ReplayResult
+
+
+@click.command("replay", short_help="Replay a trace on one deployment and print every metric.")
+@options(
+    trace_argument,
+    model_option,
+    click.option("--gpu", required=True, help="GPU type: catalogue key, alias, or path to a JSON entry."),
+    click.option(
+        "--tp", type=click.IntRange(1, 64), default=1, show_default=True, help="Tensor-parallel GPUs a replica."
+    ),
+    click.option(
+        "--replicas", type=click.IntRange(1, 4096), default=1, show_default=True, help="Replicas behind the router."
+    ),
+    transform_options,
+    engine_options,
+    router_option,
+    format_options,
+    click.option(
+        "--requests-out", type=click.Path(path_type=Path), help="Write the per-request table to this Parquet file."
+    ),
+    click.option("--report", type=click.Path(path_type=Path), help="Write the report here: .html, .json or .csv."),
+    json_option,
+)
+def command(
+    trace: Path,
+    model: str,
+    gpu: str,
+    tp: int,
+    replicas: int,
+    growth: float,
+    window: str | None,
+    seed: int,
+    engine: str,
+    sets: tuple[str, ...],
+    weight_dtype: str | None,
+    kv_dtype: str | None,
+    max_model_len: int | None,
+    router: str,
+    requests_out: Path | None,
+    report: Path | None,
+    as_json: bool,
+    **how: Any,
+) -> None:
+    """Replay a trace on one deployment and print every metric.
+
+    Prints latency percentiles, counts, load and use of TRACE on this deployment. Overload is an answer: the result
+    then says saturated, with the rate that could be sustained.
+    """
+    from replay.hardware.catalogue import shipped_catalogue
+    from replay.specs import ReplaySpec
+
+    started = time.perf_counter()
+    check_report_path(report)
+    if requests_out is not None and not requests_out.parent.is_dir():
+        raise click.UsageError(f"--requests-out {requests_out}: the folder {requests_out.parent} does not exist")
+    catalogue, model_key = with_model(shipped_catalogue(), model)
+    catalogue, (gpu_key, *_) = with_gpus(catalogue, (gpu,))
+    spec = ReplaySpec.model_validate(
+        {
+            "deployment": {
+                "model": model_key,
+                "gpu": gpu_key,
+                "tp": tp,
+                "replicas": replicas,
+                "engine": engine_of(engine, sets),
+                "router": router,
+                "weight_dtype": weight_dtype,
+                "kv_dtype": kv_dtype,
+                "max_model_len": max_model_len,
+            },
+            "transform": transform_of(growth, window),
+            "seed": seed,
+        }
+    )
+    document, result = replay_locally(trace, spec, catalogue, ingest_options_of(**how))
+    if requests_out is not None:
+        write_requests(result, requests_out)
+    write_report(document, report)
+    wall_s = time.perf_counter() - started
+    if as_json:
+        print_json(answer(document, result.kernel_s, wall_s))
+    else:
+        from api.cli.text import replay_text
+
+        click.echo(replay_text(document, result.kernel_s, wall_s))
+
+
+def answer(document: dict[str, Any], kernel_s: float, wall_s: float) -> dict[str, Any]:
+    """The JSON object of the verb: the replay's figures on top, the rest of its report below. Times in seconds."""
+    workload = {key: value for key, value in document["workload"].items() if key not in ("series", "ingest")}
+    head: dict[str, Any] = {
+        key: document[key] for key in ("schema", "verdict", "model", "gpu", "tp", "replicas", "gpus")
+    }
+    timing = {"kernel_s": round(kernel_s, 6), "wall_s": round(wall_s, 6)}
+    tail = {key: document[key] for key in ("cost", "memory", "engine", "step_time", "provenance", "warnings")}
+    operating: dict[str, Any] = document["operating"]
+    return head | operating | timing | {"trace": workload} | tail
+
+
+def write_requests(result: ReplayResult, path: Path) -> None:
+    """The per-request table as Parquet: times in seconds from the window's start, null where it never happened."""
+    import polars as pl
+
+    from replay.results import STATUSES
+
+    rows = result.requests
+    times = {
+        f"{name}_s": pl.Series(getattr(rows, f"{name}_ps"), dtype=pl.Int64).replace(-1, None) / 1e12
+        for name in ("arrival", "admitted", "first_token", "last_token")
+    }
+    counts = {
+        name: getattr(rows, name) for name in ("prompt_tokens", "output_tokens", "replica", "preemptions", "hit_tokens")
+    }
+    status = pl.Series(rows.status, dtype=pl.Int64).replace_strict(
+        range(len(STATUSES)), STATUSES, return_dtype=pl.String
+    )
+    pl.DataFrame(times | counts | {"status": status}).write_parquet(path, compression="zstd")
