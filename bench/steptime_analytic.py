@@ -83,7 +83,7 @@ def main() -> None:
     combination = ["gpu", "model", "tp", "weight_dtype", "kv_dtype"]
     for key, steps in rows(reference).group_by(combination, maintain_order=True):
         spec = shipped_catalogue().model(MODELS[str(key[1])])
-        kind = f"experts, {key[3]}" if spec.num_moe_layers else "dense"
+        kind = f"{'experts' if spec.num_moe_layers else 'dense'}, {key[3]}"
         found[str(key[0]), kind].append(errors(key, steps))
     print("| GPU | models | combinations | steps | median error | p95 error |")
     print("|---|---|---|---|---|---|")
