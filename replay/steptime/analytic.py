@@ -147,8 +147,8 @@ STATED_ERROR = {
     ("blackwell-workstation", "16-bit"): ("5 %", "18 %"),
     ("blackwell-workstation", "8-bit"): ("6 to 11 %", "24 to 36 %"),
 }
-"""Median and 95th percentile of |analytic / kernel tables - 1| of a step of dense models, over the GPU types and formats
-compared (bench/steptime_analytic.py); 4-bit floats count as 8-bit."""
+"""Median and 95th percentile of |analytic / kernel tables - 1| of a step of dense models, over the GPU types and
+formats compared (bench/steptime_analytic.py); 4-bit floats count as 8-bit."""
 
 
 def stated_error(model: ModelSpec, gpu: GpuType, weights: str) -> str:
