@@ -1,7 +1,8 @@
 """Engine presets and their knobs, under the engines' own names, with the engines' own defaults by GPU.
 
-Defaults are those of the API server (``vllm serve``), read from the releases named in docs/engines.md. A preset may carry
-any vLLM release (``vllm-0.19.0``); scheduling follows the nearest release whose scheduler was read, and the result says so.
+Defaults are those of the API server (``vllm serve``), read from the releases named in docs/engines.md. A preset may
+carry any vLLM release (``vllm-0.19.0``); scheduling follows the nearest release whose scheduler was read, and the
+result says so.
 """
 
 from __future__ import annotations
@@ -169,7 +170,9 @@ def _read_knob(name: str, value: Scalar) -> Scalar:
     if knob.kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if type(value) is not knob.kind:
-        raise _refuse(name, f"{name} takes {_KIND_NAMES[knob.kind]}, not {value!r}", f"set {name} to {_KIND_NAMES[knob.kind]}")
+        raise _refuse(
+            name, f"{name} takes {_KIND_NAMES[knob.kind]}, not {value!r}", f"set {name} to {_KIND_NAMES[knob.kind]}"
+        )
     if isinstance(value, int | float) and not knob.low <= value <= knob.high:
         bounds = f"between {knob.low:g} and {knob.high:g}"
         raise _refuse(name, f"{name} is {value}, which is out of range", f"set {name} {bounds}")
@@ -209,7 +212,9 @@ def resolve_engine(spec: EngineSpec, gpu: GpuType, model: ModelSpec, max_model_l
     other = _VLLM_ONLY if scheduler == "static" else _STATIC_ONLY
     for name, value in spec.overrides.items():
         if name in other:
-            raise _refuse(name, f"the {scheduler} scheduler has no knob {name}", f"leave {name} out or choose another preset")
+            raise _refuse(
+                name, f"the {scheduler} scheduler has no knob {name}", f"leave {name} out or choose another preset"
+            )
         knobs[name] = _read_knob(name, value)
     asked = knobs.pop("max_model_len", None)
     if asked is not None and max_model_len is not None and asked != max_model_len:
@@ -222,7 +227,7 @@ def resolve_engine(spec: EngineSpec, gpu: GpuType, model: ModelSpec, max_model_l
         if not knobs.get("enable_chunked_prefill", True):
             knobs["max_num_batched_tokens"] = max(knobs["max_num_batched_tokens"], length)
         knobs["max_num_batched_tokens"] = min(knobs["max_num_batched_tokens"], knobs["max_num_seqs"] * length)
-    notes = ()
+    notes: tuple[str, ...] = ()
     if scheduler == "vllm" and release not in ((0, 11), (0, 33)):
         notes = (
             f"scheduler of vLLM {release[0]}.{release[1]}: its defaults, with the semantics read from 0.33 "

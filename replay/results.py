@@ -28,7 +28,8 @@ class Distribution:
 
 @dataclass(frozen=True)
 class RequestTable:
-    """Per-request outcome in workload order, shape (n,) each. Times in ps from the window's start; -1: never happened."""
+    """Per-request outcome in workload order, shape (n,) each. Times in ps from the window's start; -1: never
+    happened."""
 
     arrival_ps: Int64Array
     admitted_ps: Int64Array
@@ -48,7 +49,8 @@ STATUSES = ("finished", "too_long_for_model", "too_large_for_kv", "prompt_over_b
 
 @dataclass(frozen=True)
 class Histogram:
-    """Weighted samples on bins: ``value_s`` (bin representative, ascending) and ``weight`` (tokens), plus exact sums."""
+    """Weighted samples on bins: ``value_s`` (bin representative, ascending) and ``weight`` (tokens), plus exact
+    sums."""
 
     value_s: Float64Array
     weight: Int64Array
@@ -120,7 +122,10 @@ class ReplayResult:
             return Distribution(0, None, {}, None)
         values = np.percentile(samples, PERCENTILES)
         return Distribution(
-            len(samples), float(samples.mean()), dict(zip(PERCENTILES, map(float, values), strict=True)), float(samples.max())
+            len(samples),
+            float(samples.mean()),
+            dict(zip(PERCENTILES, map(float, values), strict=True)),
+            float(samples.max()),
         )
 
     def value(self, objective: Objective) -> float | None:

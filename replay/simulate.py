@@ -13,6 +13,7 @@ import numpy.typing as npt
 from replay.deployment import Deployment
 from replay.errors import FieldError, SpecError
 from replay.kernels.engine import advance
+from replay.kernels.fast import advance_fast, new_fast, new_registers
 from replay.kernels.loglinear import gap_bin_edges_ps
 from replay.kernels.state import (
     BUSY,
@@ -26,10 +27,13 @@ from replay.kernels.state import (
     STEPS,
     USED_BLOCKS,
     Config,
+    Meters,
+    Outcome,
     Requests,
-    State,
     StepTimes,
     bucket_count,
+    new_meters,
+    new_outcome,
     new_state,
 )
 from replay.results import STATUSES, Histogram, ReplayResult, RequestTable
@@ -41,8 +45,9 @@ BoolArray = npt.NDArray[np.bool_]
 PS_PER_S = 1e12
 LATEST_ARRIVAL_PS = 90 * 86_400 * 10**12
 """int64 picoseconds reach 106 days; the last arrivals need room to finish."""
-_EVENTS_A_CALL = 1 << 17
-"""About a second of the general loop at most."""
+_EVENTS_A_CALL = 1 << 16
+_STEPS_A_CALL = 1 << 22
+"""Batches in one call of the general and of the fast loop: a second of work at most."""
 _CAPACITY_REQUESTS = 8192
 """Requests of the back-to-back run that measures capacity: several times the largest batch."""
 
@@ -82,9 +87,9 @@ def simulate(
 ) -> ReplayResult:
     """Replays ``workload`` on ``deployment``.
 
-    ``threads`` share the replicas of a round-robin deployment and change nothing in the result. ``checkpoint`` is called
-    about once a second and may raise to stop. Requests that can never run there are counted by reason and take part in
-    no latency figure.
+    ``threads`` share the replicas of a round-robin deployment and change nothing in the result. ``checkpoint`` is
+    called about once a second and may raise to stop. Requests that can never run there are counted by reason and take
+    part in no latency figure.
 
     Raises:
         SpecError: an empty workload, or one that is too long for int64 picoseconds.
@@ -99,7 +104,8 @@ def simulate(
     if len(arrival) and (run.last_ps == NEVER).any():
         raise RuntimeError("a request that fits was never finished: this is a defect of the engine")
     capacity_rps, capacity_kernel_s = _capacity_rps(requests, deployment, checkpoint)
-    return _result(workload, deployment, status, run, capacity_rps, run.kernel_s + capacity_kernel_s)
+    loop = "fast" if fast_loop_applies(_config(deployment, replicas_per_run(deployment), ROUND_ROBIN)) else "general"
+    return _result(workload, deployment, status, run, capacity_rps, run.kernel_s + capacity_kernel_s, loop)
 
 
 def _check(workload: Workload) -> None:
@@ -108,7 +114,9 @@ def _check(workload: Workload) -> None:
         raise SpecError("workload.empty", "the workload holds no request", [FieldError(cure, "transform", cure=cure)])
     if int(workload.arrival_ps[-1]) > LATEST_ARRIVAL_PS:
         cure = "choose a window of 90 days or less"
-        raise SpecError("workload.too_long", "the workload is longer than 90 days", [FieldError(cure, "transform", cure=cure)])
+        raise SpecError(
+            "workload.too_long", "the workload is longer than 90 days", [FieldError(cure, "transform", cure=cure)]
+        )
 
 
 def _judge(workload: Workload, deployment: Deployment) -> npt.NDArray[np.int64]:
@@ -126,8 +134,14 @@ def _judge(workload: Workload, deployment: Deployment) -> npt.NDArray[np.int64]:
 
 def _requests(arrival_ps: Int64Array, prompt_tokens: Int64Array, output_tokens: Int64Array) -> Requests:
     """The kernels' view: contiguous int64."""
-    columns = (np.ascontiguousarray(column, dtype=np.int64) for column in (arrival_ps, prompt_tokens, output_tokens))
-    return Requests(*columns, priority=_NO_IDS, prefix_start=_NO_IDS, prefix_ids=_NO_IDS)
+    return Requests(
+        arrival_ps=np.ascontiguousarray(arrival_ps, dtype=np.int64),
+        prompt_tokens=np.ascontiguousarray(prompt_tokens, dtype=np.int64),
+        output_tokens=np.ascontiguousarray(output_tokens, dtype=np.int64),
+        priority=_NO_IDS,
+        prefix_start=_NO_IDS,
+        prefix_ids=_NO_IDS,
+    )
 
 
 def _config(deployment: Deployment, replicas: int, router: int) -> Config:
@@ -170,18 +184,61 @@ def _times(deployment: Deployment) -> StepTimes:
     )
 
 
-def _run_engine(requests: Requests, config: Config, times: StepTimes, checkpoint: Checkpoint) -> _Run:
-    """One run of the general loop over all of ``requests``."""
-    state: State = new_state(config, len(requests.arrival_ps))
+def fast_loop_applies(config: Config) -> bool:
+    """Whether the fast loop gives the general loop's integers for these settings."""
+    return (
+        config.replicas == 1
+        and config.long_prefill_token_threshold == 0
+        and config.enable_chunked_prefill == 1
+        and config.priority_policy == 0
+        and config.prefix_caching == 0
+        and config.max_num_seqs <= config.max_num_batched_tokens
+    )
+
+
+def _run_general(requests: Requests, config: Config, times: StepTimes, checkpoint: Checkpoint) -> _Run:
+    state = new_state(config, len(requests.arrival_ps))
     mask = bucket_count(config.num_blocks) - 1
+
+    def step() -> bool:
+        return advance(config, requests, times, state, mask, _EVENTS_A_CALL)
+
+    return _collect(state.outcome, state.meters, _drive(step, checkpoint))
+
+
+def _run_fast(requests: Requests, config: Config, times: StepTimes, checkpoint: Checkpoint) -> _Run:
+    outcome, meters = new_outcome(config, len(requests.arrival_ps)), new_meters(config, new_registers(config))
+    fast = new_fast(config, int(requests.output_tokens.max(initial=1)))
+
+    def step() -> bool:
+        return advance_fast(config, requests, times, outcome, meters, fast, _STEPS_A_CALL)
+
+    kernel_s = _drive(step, checkpoint)
+    outcome.replica[:] = 0
+    return _collect(outcome, meters, kernel_s)
+
+
+def _drive(step: Callable[[], bool], checkpoint: Checkpoint) -> float:
+    """Calls ``step`` until it is done; seconds inside it."""
     kernel_s = 0.0
     more = True
     while more:
         started = time.perf_counter()
-        more = advance(config, requests, times, state, mask, _EVENTS_A_CALL)
+        more = step()
         kernel_s += time.perf_counter() - started
         checkpoint()
-    outcome, regs, meters = state.outcome, state.meters.regs, state.meters.meters
+    return kernel_s
+
+
+def run_engine(requests: Requests, config: Config, times: StepTimes, checkpoint: Checkpoint = _nothing) -> _Run:
+    """One run over all of ``requests``, by the fast loop where it applies."""
+    if fast_loop_applies(config):
+        return _run_fast(requests, config, times, checkpoint)
+    return _run_general(requests, config, times, checkpoint)
+
+
+def _collect(outcome: Outcome, meter: Meters, kernel_s: float) -> _Run:
+    regs, meters = meter.regs, meter.meters
     return _Run(
         admitted_ps=outcome.admitted_ps,
         first_ps=outcome.first_ps,
@@ -189,8 +246,8 @@ def _run_engine(requests: Requests, config: Config, times: StepTimes, checkpoint
         replica=outcome.replica.astype(np.int64),
         preemptions_of=outcome.preemptions.astype(np.int64),
         hit_tokens=outcome.hit_tokens.astype(np.int64),
-        gaps=state.meters.gaps,
-        gap_max_ps=int(state.meters.cluster[GAP_MAX_PS]),
+        gaps=meter.gaps,
+        gap_max_ps=int(meter.cluster[GAP_MAX_PS]),
         steps=int(regs[:, STEPS].sum()),
         preemptions=int(regs[:, PREEMPTIONS].sum()),
         busy_ps=float(meters[:, BUSY].sum()),
@@ -201,18 +258,23 @@ def _run_engine(requests: Requests, config: Config, times: StepTimes, checkpoint
     )
 
 
+def replicas_per_run(deployment: Deployment) -> int:
+    """Replicas that must be replayed together: one where the router ignores their state, all where it reads it."""
+    return 1 if deployment.spec.router == "round_robin" else deployment.replicas
+
+
 def _run_replicas(requests: Requests, deployment: Deployment, threads: int, checkpoint: Checkpoint) -> _Run:
     """All replicas: apart where the router ignores their state, coupled in one run where it does not."""
     times, replicas = _times(deployment), deployment.replicas
-    if deployment.spec.router != "round_robin":
-        return _run_engine(requests, _config(deployment, replicas, _ROUTERS[deployment.spec.router]), times, checkpoint)
+    if replicas_per_run(deployment) > 1:
+        return run_engine(requests, _config(deployment, replicas, _ROUTERS[deployment.spec.router]), times, checkpoint)
     config = _config(deployment, 1, ROUND_ROBIN)
     if replicas == 1:
-        return _run_engine(requests, config, times, checkpoint)
+        return run_engine(requests, config, times, checkpoint)
     shares = [_requests(*(column[k::replicas] for column in requests[:3])) for k in range(replicas)]
 
     def run(share: Requests) -> _Run:
-        return _run_engine(share, config, times, checkpoint)
+        return run_engine(share, config, times, checkpoint)
 
     if threads > 1:
         with ThreadPoolExecutor(threads) as pool:
@@ -264,7 +326,7 @@ def _capacity_rps(requests: Requests, deployment: Deployment, checkpoint: Checkp
     count = _CAPACITY_REQUESTS
     chosen = np.arange(count, dtype=np.int64) % n if n < count else np.arange(count, dtype=np.int64) * n // count
     burst = _requests(np.zeros(count, np.int64), requests.prompt_tokens[chosen], requests.output_tokens[chosen])
-    run = _run_engine(burst, _config(deployment, 1, ROUND_ROBIN), _times(deployment), checkpoint)
+    run = run_engine(burst, _config(deployment, 1, ROUND_ROBIN), _times(deployment), checkpoint)
     admitted = np.sort(run.admitted_ps)
     quarter = count // 4
     window_ps = int(admitted[-1] - admitted[quarter])
@@ -294,6 +356,12 @@ def _scatter(values: Int64Array, served: BoolArray) -> Int64Array:
     return whole
 
 
+def _rejections(status: Int64Array) -> dict[str, int]:
+    """Requests that could not run, by reason."""
+    counts = np.bincount(status, minlength=len(STATUSES)).tolist()
+    return {name: count for name, count in zip(STATUSES[1:], counts[1:], strict=True) if count}
+
+
 def _result(
     workload: Workload,
     deployment: Deployment,
@@ -301,6 +369,7 @@ def _result(
     run: _Run,
     capacity_rps: float,
     kernel_s: float,
+    loop: str,
 ) -> ReplayResult:
     served = status == 0
     arrival, output = workload.arrival_ps[served], workload.output_tokens[served]
@@ -331,7 +400,7 @@ def _result(
         e2e_s=(run.last_ps - arrival) / PS_PER_S,
         queue_s=(run.admitted_ps - arrival - deployment.step_time.request_overhead_ps) / PS_PER_S,
         finished=finished,
-        rejected={name: int((status == code).sum()) for code, name in enumerate(STATUSES) if code and (status == code).any()},
+        rejected=_rejections(status),
         preemptions=run.preemptions,
         steps=run.steps,
         replicas=deployment.replicas,
@@ -345,7 +414,7 @@ def _result(
         kv_usage_max=run.used_blocks_max / deployment.usable_blocks,
         batch_mean=run.running_ps / busy,
         busy_fraction=run.busy_ps / (max(duration_ps, 1) * deployment.replicas),
-        loop="general",
+        loop=loop,
         kernel_s=kernel_s,
         notes=deployment.notes,
     )

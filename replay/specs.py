@@ -90,7 +90,8 @@ class EngineSpec(Spec):
 
 
 class DeploymentSpec(Spec):
-    """ModelSpec x GpuType x parallelism x precision x engine x replicas x router. Keys are resolved by the catalogue."""
+    """ModelSpec x GpuType x parallelism x precision x engine x replicas x router. Keys are resolved by the
+    catalogue."""
 
     model: str = Field(min_length=1, max_length=300)
     gpu: str = Field(min_length=1, max_length=100)

@@ -1,7 +1,7 @@
 """Replays recorded scheduler cases (steps of the real vLLM scheduler) and compares every integer.
 
-A case fixes the scheduler settings, a linear step law, and the requests; it records the number of steps, the end, first and
-last token time of each request, preemptions, scheduled tokens and prefix-hit tokens.
+A case fixes the scheduler settings, a linear step law, and the requests; it records the number of steps, the end,
+first and last token time of each request, preemptions, scheduled tokens and prefix-hit tokens.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def case_config(case: dict[str, Any]) -> Config:
 
 
 def case_requests(case: dict[str, Any]) -> Requests:
-    """Requests of a recorded case; a shared prompt prefix becomes block ids ``stream * 2**32 + i`` of its full blocks."""
+    """Requests of a recorded case; a shared prompt prefix becomes block ids ``stream * 2**32 + i`` of its full
+    blocks."""
     n = len(case["P"])
     empty = np.zeros(0, np.int64)
     starts, ids = [0], list[int]()

@@ -1,8 +1,8 @@
 """The general loop: any number of replicas, any policy, O(running) a step. It is the oracle for every faster loop.
 
-Events in time order: a batch ends on some replica (its tokens come out, finished requests leave), or requests arrive and
-are routed. At equal times batches end first, then requests arrive, then the next batches are scheduled, so that an arrival
-at a boundary joins it.
+Events in time order: a batch ends on some replica (its tokens come out, finished requests leave), or requests arrive
+and are routed. At equal times batches end first, then requests arrive, then the next batches are scheduled, so that
+an arrival at a boundary joins it.
 """
 
 from __future__ import annotations

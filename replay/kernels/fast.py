@@ -2,15 +2,17 @@
 
 It rests on what holds there without a long-prefill threshold, priorities or prefix caching (docs/adr, "fast loop"):
 
-* At most one request is partly prefilled, and it is the last of the running list. Every other running request decodes, and
-  since ``max_num_seqs <= max_num_batched_tokens`` each step advances all of them by exactly one token. So one counter ``D``
-  of non-empty batches moves them all: a decoding request has ``computed = base + D`` with a constant ``base``, its last
-  batch is known on entry (the calendar), and the blocks that a step needs are one entry of a histogram of
+* At most one request is partly prefilled, and it is the last of the running list. Every other running request
+decodes, and
+  since ``max_num_seqs <= max_num_batched_tokens`` each step advances all of them by exactly one token. So one counter
+  ``D`` of non-empty batches moves them all: a decoding request has ``computed = base + D`` with a constant ``base``,
+  its last batch is known on entry (the calendar), and the blocks that a step needs are one entry of a histogram of
   ``base mod block_size``.
 * Preempting from the tail until a step's blocks fit pops the same requests as asking one by one in order: a pop happens
-  in order only where the demand so far exceeds what is free, which the total then does too; and where the total does not
-  fit, the request at which it breaks pops the tail.
-* The end of a batch is known when it is scheduled, so tokens are accounted at once. Asynchronous scheduling changes only
+  in order only where the demand so far exceeds what is free, which the total then does too; and where the total does
+  not fit, the request at which it breaks pops the tail.
+* The end of a batch is known when it is scheduled, so tokens are accounted at once. Asynchronous scheduling changes
+only
   *when the scheduler sees it*: a finished request keeps its slot and blocks (a *zombie*) until its last batch has been
   processed, one schedule later, and arrivals join one batch later.
 
@@ -120,7 +122,8 @@ def new_fast(config: Config, longest_output: int) -> Fast:
 
 
 def new_registers(config: Config) -> Int64:
-    """Registers of an idle, empty replica, shape (1, FAST_REGS): the first REGS columns mean what they mean elsewhere."""
+    """Registers of an idle, empty replica, shape (1, FAST_REGS): the first REGS columns mean what they mean
+    elsewhere."""
     regs = np.zeros((1, FAST_REGS), np.int64)
     regs[0, FREE_BLOCKS] = config.num_blocks
     regs[0, HEAD] = regs[0, PARTIAL] = regs[0, ORDER_TAIL] = NEVER

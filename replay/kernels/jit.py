@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numba
 
@@ -20,18 +20,19 @@ R = TypeVar("R")
 
 def _cache_folder() -> Path:
     """Below ``NUMBA_CACHE_DIR`` where it is set, else in the user's own cache folder."""
-    base = Path(numba.config.CACHE_DIR) if numba.config.CACHE_DIR else Path.home() / ".cache" / "capreplay" / "numba"
+    base = Path(config.CACHE_DIR) if config.CACHE_DIR else Path.home() / ".cache" / "capreplay" / "numba"
     return base / f"{machine_code_version()}-numba{numba.__version__}"
 
 
-numba.config.CACHE_DIR = str(_cache_folder())
+config: Any = numba.config  # filled from the environment at run time, so unknown to the type checker
+config.CACHE_DIR = str(_cache_folder())
+
+# Kernels own no memory (the caller allocates every array), so reference counting is switched off: with it, handing the
+# state's arrays from kernel to kernel took ten times the work itself. ``_nrt`` is not in numba's published signature.
+_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "_nrt": False}
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Compiles for nopython mode, cached on disk, without the interpreter lock, in exact (not fast) arithmetic.
-
-    Kernels own no memory (the caller allocates every array), so reference counting is switched off: with it, handing the
-    state's arrays from kernel to kernel took ten times the work itself.
-    """
-    compiled: Callable[P, R] = numba.njit(cache=True, nogil=True, error_model="numpy", _nrt=False)(function)
+    """Compiles for nopython mode, cached on disk, without the interpreter lock, in exact (not fast) arithmetic."""
+    compiled: Callable[P, R] = numba.njit(**_OPTIONS)(function)
     return compiled

@@ -57,4 +57,3 @@ def interpolate(table_ps: Int64, x: int, y: int) -> int:
     low = table_ps[i, j] + (table_ps[i + 1, j] - table_ps[i, j]) * (x - x0) // (x1 - x0)
     high = table_ps[i, j + 1] + (table_ps[i + 1, j + 1] - table_ps[i, j + 1]) * (x - x0) // (x1 - x0)
     return low + (high - low) * (y - y0) // (y1 - y0)
-

@@ -1,4 +1,5 @@
-"""KV blocks of one replica: a counter, or with prefix caching real blocks with hashes and a free list in eviction order.
+"""KV blocks of one replica: a counter, or with prefix caching real blocks with hashes and a free list in eviction
+order.
 
 Without caching the identity of a block never matters, so ``FREE_BLOCKS`` and each slot's ``held`` are all the state.
 With caching the free list is circular around a sentinel (index ``num_blocks``): blocks are popped at the front; freed
@@ -140,8 +141,11 @@ def prepare_free_list(config: Config, blocks: Blocks, reg: Int64, replica: int) 
 
 
 @kernel
-def lookup(config: Config, requests: Requests, blocks: Blocks, replica: int, r: int, tokens: int, mask: int) -> tuple[int, int]:
-    """Longest cached prefix of request ``r`` in full blocks, leaving at least one of ``tokens`` to compute; and how many of
+def lookup(
+    config: Config, requests: Requests, blocks: Blocks, replica: int, r: int, tokens: int, mask: int
+) -> tuple[int, int]:
+    """Longest cached prefix of request ``r`` in full blocks, leaving at least one of ``tokens`` to compute; and how
+    many of
     those blocks lie in the free list."""
     base = replica * (mask + 1)
     hits, free_hits = 0, 0
@@ -156,7 +160,15 @@ def lookup(config: Config, requests: Requests, blocks: Blocks, replica: int, r: 
 
 @kernel
 def take_hits(
-    config: Config, requests: Requests, blocks: Blocks, slots: Slots, reg: Int64, replica: int, slot: int, hits: int, mask: int
+    config: Config,
+    requests: Requests,
+    blocks: Blocks,
+    slots: Slots,
+    reg: Int64,
+    replica: int,
+    slot: int,
+    hits: int,
+    mask: int,
 ) -> None:
     """Gives the first ``hits`` cached blocks to a slot that holds none."""
     base = replica * (mask + 1)

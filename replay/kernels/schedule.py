@@ -44,13 +44,17 @@ def victim_position(config: Config, requests: Requests, state: State, reg: Int64
     slots = state.slots
     worst = last
     for i in range(last):
-        if ranks_before(requests.priority, slots.request[slots.order[first + worst]], slots.request[slots.order[first + i]]):
+        if ranks_before(
+            requests.priority, slots.request[slots.order[first + worst]], slots.request[slots.order[first + i]]
+        ):
             worst = i
     return worst
 
 
 @kernel
-def preempt(config: Config, requests: Requests, state: State, reg: Int64, replica: int, first: int, position: int) -> None:
+def preempt(
+    config: Config, requests: Requests, state: State, reg: Int64, replica: int, first: int, position: int
+) -> None:
     """Takes a request off the running list, frees its blocks, and puts it back into the queue to be recomputed."""
     slots = state.slots
     slot = slots.order[first + position]

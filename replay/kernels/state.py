@@ -1,7 +1,7 @@
 """The arrays that a replay owns. The caller allocates them once; kernels only read and write them.
 
-Everything is a flat array. A running request sits in a *slot*; slots of replica ``k`` are ``k * S .. k * S + S - 1``, so
-one index finds a request's state whatever its replica. Scalars of a replica are columns of ``regs``.
+Everything is a flat array. A running request sits in a *slot*; slots of replica ``k`` are ``k * S .. k * S + S - 1``,
+so one index finds a request's state whatever its replica. Scalars of a replica are columns of ``regs``.
 """
 
 from __future__ import annotations
@@ -132,7 +132,8 @@ class Flight(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """Block identities, for prefix caching only (shape (0,) arrays otherwise). ``num_blocks + 1`` entries a replica: the
+    """Block identities, for prefix caching only (shape (0,) arrays otherwise). ``num_blocks + 1`` entries a replica:
+    the
     last is the sentinel of the free list."""
 
     table: Int32
@@ -182,11 +183,6 @@ def new_state(config: Config, n: int) -> State:
     slots = config.replicas * config.max_num_seqs
     ring = config.replicas * config.batches_in_flight
     i64, i32 = np.int64, np.int32
-    regs = np.zeros((config.replicas, REGS), i64)
-    regs[:, NEXT_EVENT] = FAR
-    regs[:, FREE_BLOCKS] = config.num_blocks
-    regs[:, HEAD] = regs[:, TAIL] = NEVER
-    regs[:, FREE_SLOTS] = config.max_num_seqs
     caching = bool(config.prefix_caching)
     blocks = config.replicas * (config.num_blocks + 1) if caching else 0
     buckets = config.replicas * bucket_count(config.num_blocks) if caching else 0
@@ -224,23 +220,44 @@ def new_state(config: Config, n: int) -> State:
             bucket_key=np.zeros(buckets, i64),
             bucket_block=np.full(buckets, NEVER, i32),
         ),
-        meters=Meters(
-            regs=regs,
-            meters=np.zeros((config.replicas, METERS), np.float64),
-            cluster=np.zeros(CLUSTER, i64),
-            gaps=np.zeros(GAP_BINS, i64),
-        ),
-        outcome=Outcome(
-            admitted_ps=np.full(n, NEVER, i64),
-            first_ps=np.full(n, NEVER, i64),
-            last_ps=np.full(n, NEVER, i64),
-            replica=np.full(n, NEVER, i32),
-            generated=np.zeros(n, i32),
-            preemptions=np.zeros(n, i32),
-            hit_tokens=np.zeros(n, i32),
-            link=np.full(n, NEVER, i32),
-            right=np.full(n if config.priority_policy else 0, NEVER, i32),
-        ),
+        meters=new_meters(config, new_registers(config)),
+        outcome=new_outcome(config, n),
+    )
+
+
+def new_registers(config: Config) -> Int64:
+    """Registers of idle, empty replicas, shape (replicas, REGS)."""
+    regs = np.zeros((config.replicas, REGS), np.int64)
+    regs[:, NEXT_EVENT] = FAR
+    regs[:, FREE_BLOCKS] = config.num_blocks
+    regs[:, HEAD] = regs[:, TAIL] = NEVER
+    regs[:, FREE_SLOTS] = config.max_num_seqs
+    return regs
+
+
+def new_meters(config: Config, regs: Int64) -> Meters:
+    """Accumulators at zero around a loop's registers."""
+    return Meters(
+        regs=regs,
+        meters=np.zeros((config.replicas, METERS), np.float64),
+        cluster=np.zeros(CLUSTER, np.int64),
+        gaps=np.zeros(GAP_BINS, np.int64),
+    )
+
+
+def new_outcome(config: Config, n: int) -> Outcome:
+    """Outcome of ``n`` requests to which nothing has happened."""
+    i64, i32 = np.int64, np.int32
+    return Outcome(
+        admitted_ps=np.full(n, NEVER, i64),
+        first_ps=np.full(n, NEVER, i64),
+        last_ps=np.full(n, NEVER, i64),
+        replica=np.full(n, NEVER, i32),
+        generated=np.zeros(n, i32),
+        preemptions=np.zeros(n, i32),
+        hit_tokens=np.zeros(n, i32),
+        link=np.full(n, NEVER, i32),
+        right=np.full(n if config.priority_policy else 0, NEVER, i32),
     )
 
 

@@ -25,7 +25,9 @@ def attention_of_chunk(times: StepTimes, tokens: int, computed: int) -> int:
 
 
 @kernel
-def step_ps(config: Config, times: StepTimes, tokens: int, decodes: int, context_tokens: int, chunks_ps: int, n: int) -> int:
+def step_ps(
+    config: Config, times: StepTimes, tokens: int, decodes: int, context_tokens: int, chunks_ps: int, n: int
+) -> int:
     """Time of a step with ``tokens`` tokens of ``n`` requests, of which ``decodes`` read ``context_tokens`` in all.
 
     Host work is added in synchronous scheduling and hidden under the GPU in asynchronous scheduling.

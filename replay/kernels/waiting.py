@@ -1,8 +1,8 @@
 """The waiting queue of a replica, threaded through per-request links: first come first served, or by priority.
 
-FCFS is a linked list: new requests at the tail, preempted ones at the front. Under the priority policy it is a skew heap on
-(priority, arrival order). A request that finishes while it waits (its last token was in flight when it was preempted)
-stays linked and is passed over when it comes up.
+FCFS is a linked list: new requests at the tail, preempted ones at the front. Under the priority policy it is a skew
+heap on (priority, arrival order). A request that finishes while it waits (its last token was in flight when it was
+preempted) stays linked and is passed over when it comes up.
 """
 
 from __future__ import annotations

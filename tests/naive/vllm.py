@@ -1,7 +1,7 @@
 """A naive twin of the vLLM v1 scheduler: objects, lists and dictionaries, one request and one block at a time.
 
-Written from the specification (engine semantics, sections 1.1 and 2), for reading rather than for speed. The kernels must
-give the same integers.
+Written from the specification (engine semantics, sections 1.1 and 2), for reading rather than for speed. The kernels
+must give the same integers.
 """
 
 from __future__ import annotations
@@ -334,13 +334,25 @@ class Engine:
 def from_case(case: dict) -> tuple[Config, list[Request]]:
     """A recorded case (engine semantics 8.3) as twin objects."""
     config = Config(
-        S=case["S"], B=case["B"], bs=case["bs"], blocks=case["blocks"], cost=tuple(case["cost"]), thr=case["thr"],
-        chunked=case["chunked"], full_isl=case["full_isl"], watermark=case["watermark"], async_=case["async_"],
-        caching=case["caching"], policy=case["policy"],
+        S=case["S"],
+        B=case["B"],
+        bs=case["bs"],
+        blocks=case["blocks"],
+        cost=tuple(case["cost"]),
+        thr=case["thr"],
+        chunked=case["chunked"],
+        full_isl=case["full_isl"],
+        watermark=case["watermark"],
+        async_=case["async_"],
+        caching=case["caching"],
+        policy=case["policy"],
     )
     requests = [
         Request(
-            i, case["arrival"][i], case["P"][i], case["N"][i],
+            i,
+            case["arrival"][i],
+            case["P"][i],
+            case["N"][i],
             priority=case["priority"][i] if case["priority"] else 0,
             prefix=tuple(case["prefix"][i]) if case["prefix"] else None,
         )
