@@ -25,7 +25,7 @@ _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _HIDDEN = ("hidden_size", "n_embd", "d_model", "dim")
 _HEADS = ("num_attention_heads", "n_head", "n_heads")
 _KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "multi_query_group_num")
-_WIDTH = ("dense_intermediate_size", "intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "intermediate_dim")
+_WIDTH = ("intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "intermediate_dim")
 _LENGTH = (
     "max_position_embeddings",
     "n_positions",
@@ -151,7 +151,7 @@ def _dense_width(text: Mapping[str, Any], model_type: str, hidden: int, experts:
     dense_layers = experts.layers < layers
     if model_type.startswith("llama4"):
         return find_int(text, ("intermediate_size_mlp", "intermediate_size"), "width") or 0
-    width = find_int(text, _WIDTH, "width")
+    width = find_int(text, ("dense_intermediate_size", *_WIDTH), "width")
     if width is not None:
         return width
     if model_type.startswith(("gpt2", "falcon", "bloom", "gpt_bigcode", "mpt")):
