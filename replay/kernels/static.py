@@ -1,10 +1,10 @@
 """Static batching on one replica: a batch starts together, keeps its size, and ends with its longest request.
 
 The specification is engine semantics 1.6. A batch takes requests in arrival order. It prefills, padded to its longest
-prompt unless told otherwise, in row order in steps of at most ``max_num_batched_tokens`` tokens (the size of the step-time
-record); then all its rows decode until the longest output is complete, finished rows too. It holds KV memory for
-``rows * (longest prompt + longest output)`` tokens from start to end. The first token comes out of the prefill, as in every
-real engine, unless ``prefill_emits`` is 0.
+prompt unless told otherwise, in row order in steps of at most ``max_num_batched_tokens`` tokens (the size of the
+step-time record); then all its rows decode until the longest output is complete, finished rows too. It holds KV memory
+for ``rows * (longest prompt + longest output)`` tokens from start to end. The first token comes out of the prefill, as
+in every real engine, unless ``prefill_emits`` is 0.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def prefill_ps(
 def decode_ps(config: Config, times: StepTimes, rows: int, context_tokens: int, steps: int) -> int:
     """Duration of ``steps`` decode steps of ``rows`` rows that hold ``context_tokens`` before the first.
 
-    A record without a decode table makes the steps an arithmetic progression, unless host work is hidden in some of them.
+    A record without a decode table makes them an arithmetic progression, unless host work is hidden in some of them.
     """
     if steps == 0:
         return 0
@@ -177,7 +177,7 @@ def stream_decode(
     output: int,
     prefill_end_ps: int,
 ) -> int:
-    """Decodes a batch whose tokens go out as they are made; returns its end. Writes token times and the ITL histogram."""
+    """Decodes a batch whose tokens go out as they are made: writes token times and gaps, returns the batch's end."""
     outcome, cluster, order = state.outcome, state.meters.cluster, state.slots.order
     sort_by_output(config, requests, state, head, rows)
     now = prefill_end_ps
@@ -216,23 +216,22 @@ def advance_static(
     requests: Requests,
     times: StepTimes,
     state: State,
-    max_batches: int,
+    max_steps: int,
 ) -> bool:
-    """Runs up to ``max_batches`` batches of replica 0; False once every request is finished.
+    """Runs whole batches of replica 0 until ``max_steps`` steps are done; False once every request is finished.
 
     Calling it again continues; how the batches are cut into calls changes nothing. ``max_num_seqs`` is at most
-    ``max_num_batched_tokens``; the caller has put aside the requests that can never run. Without ``stream_finished`` first
-    and last token are both at the batch's end and no gap between tokens is recorded: nobody sees one.
+    ``max_num_batched_tokens``; the caller has put aside the requests that can never run. Without ``stream_finished``
+    first and last token are both at the batch's end and no gap between tokens is recorded: nobody sees one.
     """
     outcome, meters, cluster = state.outcome, state.meters.meters[0], state.meters.cluster
     reg = state.meters.regs[0]
     n = len(requests.arrival_ps)
     if reg[HEAD] == NEVER:
         reg[HEAD] = 0
-    for _ in range(max_batches):
+    last_step = reg[STEPS] + max_steps
+    while reg[HEAD] < n and reg[STEPS] < last_step:
         head = reg[HEAD]
-        if head == n:
-            return False
         rows, start, prompt, output = form_batch(config, options, requests, head, reg[PREVIOUS_END])
         context_tokens = rows * prompt
         if not options.pad_prefill:
