@@ -243,14 +243,14 @@ def resolve_engine(spec: EngineSpec, gpu: GpuType, model: ModelSpec, max_model_l
 
 def _check_together(config: EngineConfig) -> None:
     tokens, seqs = config.max_num_batched_tokens, config.max_num_seqs
-    if config.scheduler == "static":
-        return
     if tokens < seqs:
         raise _refuse(
             "max_num_batched_tokens",
             f"max_num_batched_tokens ({tokens}) is below max_num_seqs ({seqs}): a full batch could not decode",
             f"raise max_num_batched_tokens to at least {seqs}, or lower max_num_seqs to {tokens}",
         )
+    if config.scheduler == "static":
+        return
     if not config.enable_chunked_prefill and tokens < config.max_model_len:
         raise _refuse(
             "max_num_batched_tokens",
