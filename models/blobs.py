@@ -6,6 +6,8 @@ import hashlib
 import os
 import secrets
 import shutil
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +15,9 @@ from typing import BinaryIO, Protocol
 
 from models.errors import DigestError, InvalidError, NotFoundError, TooLargeError
 from models.settings import Settings
+
+PROBE = b"capreplay probe blob: what the API writes, a worker must be able to read\n"
+PROBE_SHA256 = hashlib.sha256(PROBE).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,10 @@ class BlobStore(Protocol):
 
     def free_bytes(self) -> int:
         """Room left."""
+        ...
+
+    def list_older(self, age_s: float) -> Iterator[str]:
+        """Hashes of the blobs stored longer ago than ``age_s``, as the store itself sees them."""
         ...
 
 
@@ -117,6 +126,7 @@ class FilesystemBlobStore:
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.exists():
             path.unlink()
+            target.touch()
             return
         path.replace(target)
         descriptor = os.open(target.parent, os.O_RDONLY)
@@ -139,6 +149,15 @@ class FilesystemBlobStore:
 
     def delete(self, sha256: str) -> None:
         self._path(sha256).unlink(missing_ok=True)
+
+    def list_older(self, age_s: float) -> Iterator[str]:
+        newest = time.time() - age_s
+        for path in (self._root / "sha256").glob("??/??/*"):
+            try:
+                if path.stat().st_mtime < newest:
+                    yield path.name
+            except FileNotFoundError:
+                continue
 
     def free_bytes(self) -> int:
         self._root.mkdir(parents=True, exist_ok=True)

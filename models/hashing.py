@@ -28,6 +28,6 @@ def input_hash(kind: str, spec: dict[str, Any], code_version: str) -> str:
 
 @cache
 def code_version() -> str:
-    """The domain's sources and the libraries it computes with, e.g. ``3f0c...-9ab2...``. Imports none of the libraries."""
+    """The domain's sources and the libraries it computes with, as ``3f0c...-9ab2...``. Imports none of them."""
     libraries = ",".join(f"{name}={version(name)}" for name in ("numba", "numpy", "polars"))
     return f"{kernel_version()}-{sha256_text(libraries)[:8]}"

@@ -41,5 +41,5 @@ def configure_logging(settings: Settings) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level)
-    for chatty in ("alembic", "kombu", "amqp", "redbeat"):
+    for chatty in ("alembic", "kombu", "amqp", "redbeat", "celery.worker.strategy", "celery.app.trace"):
         logging.getLogger(chatty).setLevel(max(logging.WARNING, root.level))

@@ -140,7 +140,7 @@ class Settings(BaseSettings):
 
     @property
     def resolved_broker_url(self) -> str:
-        return self.broker_url or "filesystem://"
+        return self.broker_url or "filesystem://localhost//"
 
     @property
     def blobs_path(self) -> Path:

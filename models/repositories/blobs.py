@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, CursorResult, delete, or_, select
+from sqlalchemy import ColumnElement, CursorResult, and_, delete, or_, select
 from sqlalchemy.orm import Session
 
+from models.blobs import PROBE_SHA256
 from models.dialect import upsert
 from models.tables import Blob, Report, Trace
 
@@ -19,7 +20,8 @@ def note_blob(session: Session, sha256: str, size_bytes: int, now: datetime) -> 
 
 def _unreferenced() -> ColumnElement[bool]:
     references = (Trace.source_sha256, Trace.canonical_sha256, Report.document_sha256, Report.requests_sha256)
-    return ~or_(*(select(1).where(column == Blob.sha256).exists() for column in references))
+    referenced = or_(*(select(1).where(column == Blob.sha256).exists() for column in references))
+    return and_(~referenced, Blob.sha256 != PROBE_SHA256)
 
 
 def list_unused(session: Session, before: datetime, limit: int = 1000) -> list[str]:

@@ -171,6 +171,12 @@ def mark_dispatched(session: Session, job_ids: Sequence[str], now: datetime) -> 
     )
 
 
+def forget_dispatches(session: Session) -> None:
+    """The broker's messages are gone: all that is queued is to be sent again."""
+    statement = update(Job).where(Job.status == "queued").values(dispatched_at=None)
+    session.execute(statement, execution_options={"synchronize_session": False})
+
+
 def status_counts(session: Session) -> dict[str, int]:
     """Live jobs of all tenants by status, plans aside."""
     statement = select(Job.status, func.count()).where(Job.kind != "plan", Job.status.in_(LIVE)).group_by(Job.status)

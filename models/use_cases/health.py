@@ -8,15 +8,15 @@ from datetime import timedelta
 
 from alembic.runtime.migration import MigrationContext
 
-from models.blobs import UploadWriter
+from models.blobs import PROBE, PROBE_SHA256, UploadWriter
 from models.broker import ping
 from models.hashing import code_version
 from models.migrate import head_revision
+from models.repositories import blobs as blob_rows
 from models.repositories import jobs as job_rows
 from models.repositories import workers as worker_rows
 from models.services import Services
 
-PROBE = b"capreplay probe blob: what the API writes, a worker must be able to read\n"
 WORKER_SILENT_AFTER = timedelta(seconds=60)
 
 
@@ -80,14 +80,18 @@ def _workers(services: Services) -> Check:
     return Check("workers", True, f"{len(live)} live{note}")
 
 
-def write_probe(services: Services) -> str:
-    """Stores the probe blob, once; its hash."""
+def write_probe(services: Services) -> None:
+    """Stores the probe blob, once, for the workers to look for. Raises OSError where the store takes no files."""
+    with services.database.read() as session:
+        noted = blob_rows.exists(session, PROBE_SHA256)
+    if noted and services.blobs.exists(PROBE_SHA256):
+        return
     with UploadWriter(services.settings.tmp_path, len(PROBE)) as writer:
         writer.write(PROBE)
         upload = writer.finish()
-        if not services.blobs.exists(upload.sha256):
+        with services.database.write() as session:
+            blob_rows.note_blob(session, upload.sha256, upload.bytes, services.clock())
             services.blobs.put_file(upload.path, upload.sha256)
-    return upload.sha256
 
 
 @dataclass(frozen=True)

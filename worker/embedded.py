@@ -1,0 +1,85 @@
+"""The worker of embedded mode: one process group beside the API, a folder as its queue, ticks in a thread."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import structlog
+
+from models.logs import configure_logging
+from models.settings import Settings, load_settings
+
+log = structlog.get_logger(__name__)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs until it is told to stop, or until the process that started it is gone; the exit code."""
+    del argv
+    settings = load_settings()
+    configure_logging(settings)
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    with (settings.data_dir / "worker.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.exception("embedded.locked", data_dir=str(settings.data_dir))
+            return 3
+        _clear_queue(settings)
+        _start_ticks(settings)
+        from worker.main import run_worker
+
+        run_worker(settings, name=f"embedded@{socket.gethostname()}")
+    return 0
+
+
+def _clear_queue(settings: Settings) -> None:
+    """Old messages are only doorbells of jobs that the database knows; the dispatcher rings anew."""
+    for name in ("queue", "control"):
+        folder = settings.data_dir / name
+        for path in folder.iterdir() if folder.is_dir() else ():
+            path.unlink(missing_ok=True)
+
+
+def _start_ticks(settings: Settings) -> None:
+    from models.repositories import jobs as job_rows
+    from models.services import build_services
+    from worker import ticks
+    from worker.app import app
+
+    services = build_services(settings)
+    # This process alone holds the lock, so whatever still counts as running belongs to a worker that has died.
+    ticks.reap(services, stale_s=0.0)
+    with services.database.write() as session:
+        job_rows.forget_dispatches(session)
+    parent = os.getppid()
+    jobs: list[tuple[float, Callable[[], object]]] = [
+        (settings.dispatch_interval_s, lambda: ticks.dispatch(services, app)),
+        (settings.reap_interval_s, lambda: ticks.reap(services)),
+        (settings.schedule_interval_s, lambda: ticks.run_schedules(services)),
+        (settings.sweep_interval_s, lambda: ticks.sweep(services)),
+    ]
+    threading.Thread(target=_tick, args=(jobs, parent), name="ticks", daemon=True).start()
+
+
+def _tick(jobs: list[tuple[float, Callable[[], object]]], parent: int) -> None:
+    due = [time.monotonic() for _ in jobs]
+    while True:
+        for index, (interval_s, job) in enumerate(jobs):
+            if time.monotonic() < due[index]:
+                continue
+            due[index] = time.monotonic() + interval_s
+            try:
+                job()
+            except Exception:
+                log.exception("embedded.tick_failed")
+        if os.getppid() != parent:
+            log.warning("embedded.orphaned")
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        time.sleep(0.5)

@@ -1,0 +1,247 @@
+"""The computations behind jobs and the command line: files and values in, documents and values out.
+
+No database, no queue, no clock: jobs (``worker.execution``) and ``capreplay run`` share what is here, so that both give
+the same bytes. Numba and polars are imported inside the functions, after ``models.process.prepare_process``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from models.hashing import code_version
+
+if TYPE_CHECKING:
+    from replay.hardware.catalogue import Catalogue
+    from replay.planning.document import CandidateResult
+    from replay.planning.resolve import Candidate, ResolvedPlan, ResolvedReplay
+    from replay.results import ReplayResult, RequestTable
+    from replay.specs import PlanSpec, ReplaySpec
+    from replay.traces.options import IngestOptions
+    from replay.workload import Workload
+
+Checkpoint = Callable[[float], None]
+"""Told the progress (0 to 1), about once a second; may raise to stop the work."""
+
+
+def no_checkpoint(_progress: float) -> None:
+    """Nobody watches."""
+
+
+def ingest_file(
+    source: Path, out: Path, options: IngestOptions, checkpoint: Checkpoint = no_checkpoint
+) -> dict[str, Any]:
+    """Cleans ``source`` into the canonical file ``out``; the ingest report as JSON. Raises TraceError."""
+    from replay.traces.ingest import ingest
+
+    def progress(done_bytes: int, total_bytes: int) -> None:
+        checkpoint(min(1.0, done_bytes / total_bytes) if total_bytes > 0 else 0.0)
+
+    return ingest(source, out, options, progress).model_dump(mode="json")
+
+
+def evaluate(
+    workload: Workload,
+    plan: ResolvedPlan,
+    candidate: Candidate,
+    checkpoint: Checkpoint = no_checkpoint,
+    *,
+    threads: int = 1,
+) -> CandidateResult:
+    """One candidate of a plan: its smallest passing replica count, or why there is none. Raises SpecError."""
+    from replay.deployment import resolve_deployment
+    from replay.planning.search import evaluate_candidate
+    from replay.simulate import simulate
+
+    watched = _Watched(checkpoint)
+    return evaluate_candidate(
+        workload,
+        plan,
+        candidate,
+        resolve_deployment,
+        partial(simulate, threads=threads, checkpoint=watched.again),
+        watched,
+    )
+
+
+def plan_document(
+    plan: ResolvedPlan,
+    results: Sequence[CandidateResult],
+    workload: Workload,
+    ingest_report: dict[str, Any],
+    code_versions: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The report document of a plan. ``code_versions``: of the workers that computed ``results``."""
+    from replay.planning.figures import summarise_workload
+    from replay.planning.report import build_plan_report
+
+    versions = sorted({*code_versions, code_version()})
+    document: dict[str, Any] = build_plan_report(
+        plan,
+        results,
+        workload=summarise_workload(workload),
+        ingest=ingest_report,
+        kernel_version=" + ".join(versions),
+    )
+    if len(versions) > 1:
+        sentence = "Workers of different versions computed parts of this plan: run it again before you rely on it."
+        document["warnings"] = [*document["warnings"], sentence]
+    return document
+
+
+def replay(
+    resolved: ResolvedReplay,
+    workload: Workload,
+    ingest_report: dict[str, Any],
+    checkpoint: Checkpoint = no_checkpoint,
+    *,
+    threads: int = 1,
+) -> tuple[dict[str, Any], ReplayResult]:
+    """One deployment: the report document and the result behind it. Raises SpecError."""
+    from replay.deployment import resolve_deployment
+    from replay.planning.report import build_replay_report
+    from replay.simulate import simulate
+
+    deployment = resolve_deployment(resolved.spec.deployment, resolved.model, resolved.gpu)
+    checkpoint(0.02)
+    watched = _Watched(checkpoint, 0.02)
+    result = simulate(workload, deployment, threads=threads, checkpoint=watched.again)
+    document: dict[str, Any] = build_replay_report(
+        resolved, deployment, result, workload, ingest=ingest_report, kernel_version=code_version()
+    )
+    return document, result
+
+
+def write_requests(table: RequestTable, out: Path) -> None:
+    """The per-request table as Parquet: times in int64 picoseconds from the window's start, -1 where never."""
+    import polars as pl
+
+    from replay.results import STATUSES
+
+    columns = {name: values for name, values in vars(table).items() if name != "status"}
+    status = pl.Series("status", table.status).replace_strict(
+        list(range(len(STATUSES))), list(STATUSES), return_dtype=pl.String
+    )
+    pl.DataFrame(columns).with_columns(status).write_parquet(out, compression="zstd", row_group_size=262_144)
+
+
+def load(canonical: Path, spec: PlanSpec | ReplaySpec) -> Workload:
+    """The workload of a plan or a replay. Raises TraceError where nothing is left of the trace."""
+    from replay.traces.transforms import load_workload
+
+    return load_workload(canonical, spec.transform, spec.seed)
+
+
+def run_plan_locally(
+    trace: Path,
+    spec: PlanSpec,
+    catalogue: Catalogue,
+    options: IngestOptions,
+    *,
+    threads: int = 1,
+    progress: Callable[[str, float], None] = lambda _what, _share: None,
+) -> dict[str, Any]:
+    """A whole plan in this process: the same document that the service's jobs store for the same trace and spec.
+
+    ``threads`` candidates are replayed at once (kernels release the interpreter lock); the result is the same.
+    ``progress`` is told what happens and its share done. Raises SpecError, TraceError, OSError.
+    """
+    from replay.planning.resolve import TraceRef, resolve_plan
+
+    resolve_plan(spec, catalogue, trace=TraceRef(sha256="-", name=trace.name))  # refuses before a long file is read
+    workload, report, sha256 = _read_locally(trace, spec, options, progress)
+    plan = resolve_plan(spec, catalogue, trace=TraceRef(sha256=sha256, name=trace.name))
+    candidates = plan.candidates()
+    shares = dict.fromkeys(candidates, 0.0)
+    lock = Lock()
+
+    def evaluate_one(candidate: Candidate) -> CandidateResult:
+        def note(share: float) -> None:
+            with lock:
+                shares[candidate] = share
+                progress(f"replaying {len(candidates)} candidates", sum(shares.values()) / len(shares))
+
+        found = evaluate(workload, plan, candidate, note)
+        note(1.0)
+        return found
+
+    with ThreadPoolExecutor(threads) as pool:
+        results = list(pool.map(evaluate_one, candidates))
+    return plan_document(plan, results, workload, report)
+
+
+def run_replay_locally(
+    trace: Path,
+    spec: ReplaySpec,
+    catalogue: Catalogue,
+    options: IngestOptions,
+    *,
+    threads: int = 1,
+    progress: Callable[[str, float], None] = lambda _what, _share: None,
+) -> tuple[dict[str, Any], ReplayResult]:
+    """One replay in this process: its document and its result. Raises SpecError, TraceError, OSError."""
+    from replay.deployment import resolve_deployment
+    from replay.planning.resolve import TraceRef, resolve_replay
+
+    early = resolve_replay(spec, catalogue, trace=TraceRef(sha256="-", name=trace.name))
+    resolve_deployment(early.spec.deployment, early.model, early.gpu)  # refuses before a long file is read
+    workload, report, sha256 = _read_locally(trace, spec, options, progress)
+    resolved = resolve_replay(spec, catalogue, trace=TraceRef(sha256=sha256, name=trace.name))
+    return replay(resolved, workload, report, partial(progress, "replaying"), threads=threads)
+
+
+def warm_up() -> float:
+    """Compiles every kernel that a job needs, or loads them from the cache; the seconds it took."""
+    import time
+
+    import numpy as np
+
+    from replay.deployment import resolve_deployment
+    from replay.hardware.catalogue import shipped_catalogue
+    from replay.simulate import simulate
+    from replay.specs import DeploymentSpec
+    from replay.workload import Workload
+
+    started = time.perf_counter()
+    catalogue = shipped_catalogue()
+    lengths = np.full(4, 16, dtype=np.int64)
+    workload = Workload(np.arange(4, dtype=np.int64) * 10**9, lengths, lengths, span_s=1.0)
+    for router in ("round_robin", "least_outstanding"):
+        spec = DeploymentSpec.model_validate(
+            {"model": "meta-llama/Meta-Llama-3-8B", "gpu": "H100-SXM", "replicas": 2, "router": router}
+        )
+        deployment = resolve_deployment(spec, catalogue.model(spec.model), catalogue.gpu(spec.gpu))
+        simulate(workload, deployment)
+    return time.perf_counter() - started
+
+
+class _Watched:
+    """A checkpoint that remembers the progress, for callees that report none of their own."""
+
+    def __init__(self, checkpoint: Checkpoint, progress: float = 0.0) -> None:
+        self._checkpoint = checkpoint
+        self._progress = progress
+
+    def __call__(self, progress: float) -> None:
+        self._progress = progress
+        self._checkpoint(progress)
+
+    def again(self) -> None:
+        self._checkpoint(self._progress)
+
+
+def _read_locally(
+    trace: Path, spec: PlanSpec | ReplaySpec, options: IngestOptions, progress: Callable[[str, float], None]
+) -> tuple[Workload, dict[str, Any], str]:
+    with tempfile.TemporaryDirectory(prefix="capreplay-") as folder:
+        canonical = Path(folder) / "trace.parquet"
+        report = ingest_file(trace, canonical, options, partial(progress, f"reading {trace.name}"))
+        with canonical.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return load(canonical, spec), report, sha256
