@@ -75,7 +75,8 @@ def size(
     catalogue, model_key = with_model(shipped_catalogue(), model_name)
     catalogue, (gpu_key, *_) = with_gpus(catalogue, (gpu_name,))
     model, gpu = catalogue.model(model_key), catalogue.gpu(gpu_key)
-    spec, sized_as = _scheduler_of(EngineSpec.model_validate(engine))
+    length = min(max_model_len or model.max_position, model.max_position)
+    spec, sized_as = _scheduler_of(EngineSpec.model_validate(engine), length)
     # A length beyond the model's own is an answer here (it does not fit), so the engine is resolved without it.
     fitting = None if max_model_len is None else min(max_model_len, model.max_position)
     config = resolve_engine(spec, gpu, model, fitting)
@@ -104,12 +105,17 @@ def size(
     return memory_answer(plan) | used
 
 
-def _scheduler_of(spec: EngineSpec) -> tuple[EngineSpec, str | None]:
-    """vLLM before 0.8 is sized though its scheduler is not replayed: knobs as 0.8, memory as the release named."""
-    match = re.match(r"^vllm-0\.([0-7])(\.|$)", spec.preset.strip().lower())
-    if match is None:
+def _scheduler_of(spec: EngineSpec, length: int) -> tuple[EngineSpec, str | None]:
+    """vLLM before 0.8 is sized though its scheduler is not replayed: with its own batch limits, memory as released.
+
+    The V0 engine profiled 256 sequences and one whole prompt, or 2048 tokens where contexts above 32768 chunk it.
+    """
+    preset = spec.preset.strip().lower()
+    if re.match(r"^vllm-(?:v0$|0\.[0-7](?:\D|$))", preset) is None:
         return spec, None
-    return spec.model_copy(update={"preset": "vllm-0.8"}), spec.preset.strip().lower()
+    tokens = max(length, 2048) if length <= 32768 else 2048
+    limits = {"max_num_seqs": 256, "max_num_batched_tokens": tokens} | spec.overrides
+    return spec.model_copy(update={"preset": "vllm-0.8", "overrides": limits}), preset
 
 
 def _sentence(answer: dict[str, Any]) -> str:

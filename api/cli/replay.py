@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -22,10 +22,7 @@ from api.cli.options import (
     transform_options,
 )
 from api.cli.output import json_option, print_json
-from api.cli.run import check_report_path, replay_locally, write_report
-
-if TYPE_CHECKING:
-    from replay.results import ReplayResult
+from api.cli.run import check_report_path, replay_locally, write_report, write_requests
 
 
 @click.command("replay", short_help="Replay a trace on one deployment and print every metric.")
@@ -43,6 +40,7 @@ if TYPE_CHECKING:
     engine_options,
     router_option,
     format_options,
+    click.option("--threads", type=click.IntRange(1, 256), help="Threads that share the replicas; default: all cores."),
     click.option(
         "--requests-out", type=click.Path(path_type=Path), help="Write the per-request table to this Parquet file."
     ),
@@ -64,6 +62,7 @@ def command(
     kv_dtype: str | None,
     max_model_len: int | None,
     router: str,
+    threads: int | None,
     requests_out: Path | None,
     report: Path | None,
     as_json: bool,
@@ -100,7 +99,7 @@ def command(
             "seed": seed,
         }
     )
-    document, result = replay_locally(trace, spec, catalogue, ingest_options_of(**how))
+    document, result = replay_locally(trace, spec, catalogue, ingest_options_of(**how), threads)
     if requests_out is not None:
         write_requests(result, requests_out)
     write_report(document, report)
@@ -123,23 +122,3 @@ def answer(document: dict[str, Any], kernel_s: float, wall_s: float) -> dict[str
     tail = {key: document[key] for key in ("cost", "memory", "engine", "step_time", "provenance", "warnings")}
     operating: dict[str, Any] = document["operating"]
     return head | operating | timing | {"trace": workload} | tail
-
-
-def write_requests(result: ReplayResult, path: Path) -> None:
-    """The per-request table as Parquet: times in seconds from the window's start, null where it never happened."""
-    import polars as pl
-
-    from replay.results import STATUSES
-
-    rows = result.requests
-    times = {
-        f"{name}_s": pl.Series(getattr(rows, f"{name}_ps"), dtype=pl.Int64).replace(-1, None) / 1e12
-        for name in ("arrival", "admitted", "first_token", "last_token")
-    }
-    counts = {
-        name: getattr(rows, name) for name in ("prompt_tokens", "output_tokens", "replica", "preemptions", "hit_tokens")
-    }
-    status = pl.Series(rows.status, dtype=pl.Int64).replace_strict(
-        range(len(STATUSES)), STATUSES, return_dtype=pl.String
-    )
-    pl.DataFrame(times | counts | {"status": status}).write_parquet(path, compression="zstd")

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import tempfile
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,12 +30,9 @@ from api.cli.output import Progress, json_option, print_json
 
 if TYPE_CHECKING:
     from replay.hardware.catalogue import Catalogue
-    from replay.planning.document import CandidateResult
-    from replay.planning.resolve import Candidate
     from replay.results import ReplayResult
-    from replay.specs import PlanSpec, ReplaySpec, Transform
+    from replay.specs import PlanSpec, ReplaySpec
     from replay.traces.options import IngestOptions
-    from replay.workload import Workload
 
 
 @click.command("run", short_help="Size a trace: how many GPUs of which type meet the objectives, and at what cost.")
@@ -143,101 +136,52 @@ def command(
         click.echo(plan_text(document))
 
 
-@dataclass(frozen=True)
-class LocalTrace:
-    """A trace read in this process: the workload of a transform, and the facts that a report tells of it."""
-
-    workload: Workload
-    ingest: dict[str, Any]
-    sha256: str
-
-
-def read_trace(trace: Path, how: IngestOptions, transform: Transform, seed: int, progress: Progress) -> LocalTrace:
-    """Cleans ``trace`` into a temporary canonical file and loads it.
-
-    Raises:
-        TraceError: where the file cannot be read honestly. OSError: where it cannot be opened.
-    """
-    from replay.traces.ingest import ingest
-    from replay.traces.transforms import load_workload
-
-    with tempfile.TemporaryDirectory(prefix="capreplay-") as folder:
-        canonical = Path(folder) / "trace.parquet"
-        report = ingest(
-            trace, canonical, how, lambda done, total: progress(f"reading {trace.name}", done / max(total, 1))
-        )
-        with canonical.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        return LocalTrace(load_workload(canonical, transform, seed), report.model_dump(mode="json"), sha256)
-
-
 def plan_locally(
     trace: Path, spec: PlanSpec, catalogue: Catalogue, how: IngestOptions, threads: int | None
 ) -> dict[str, Any]:
-    """The report document of a plan, computed in this process; candidates run on ``threads`` threads.
+    """The report document of a plan, computed in this process; ``threads`` candidates are replayed at once.
 
     Raises:
         SpecError, TraceError: refusals, with field and cure.
     """
-    from models.hashing import code_version
-    from replay.deployment import resolve_deployment
-    from replay.planning.figures import summarise_workload
-    from replay.planning.report import build_plan_report
-    from replay.planning.resolve import TraceRef, resolve_plan
-    from replay.planning.search import evaluate_candidate
-    from replay.simulate import simulate
+    from worker.runner import run_plan_locally
 
     progress = Progress()
-    resolve_plan(spec, catalogue, trace=TraceRef(sha256="-", name=trace.name))  # refuses before a long file is read
-    local = read_trace(trace, how, spec.transform, spec.seed, progress)
-    plan = resolve_plan(spec, catalogue, trace=TraceRef(sha256=local.sha256, name=trace.name))
-    candidates = plan.candidates()
-    shares = dict.fromkeys(candidates, 0.0)
-
-    def evaluate(candidate: Candidate) -> CandidateResult:
-        def checkpoint(share: float) -> None:
-            shares[candidate] = share
-            progress(f"replaying {len(candidates)} candidates", sum(shares.values()) / len(shares))
-
-        found = evaluate_candidate(local.workload, plan, candidate, resolve_deployment, simulate, checkpoint)
-        checkpoint(1.0)
-        return found
-
-    with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
-        results = list(pool.map(evaluate, candidates))
+    cores = threads or len(os.sched_getaffinity(0))
+    document = run_plan_locally(trace, spec, catalogue, how, threads=cores, progress=progress)
     progress.done()
-    document: dict[str, Any] = build_plan_report(
-        plan, results, workload=summarise_workload(local.workload), ingest=local.ingest, kernel_version=code_version()
-    )
     return document
 
 
 def replay_locally(
-    trace: Path, spec: ReplaySpec, catalogue: Catalogue, how: IngestOptions
+    trace: Path, spec: ReplaySpec, catalogue: Catalogue, how: IngestOptions, threads: int | None
 ) -> tuple[dict[str, Any], ReplayResult]:
     """The report document and the result of one replay, computed in this process.
 
     Raises:
         SpecError, TraceError: refusals, with field and cure.
     """
-    from models.hashing import code_version
-    from replay.deployment import resolve_deployment
-    from replay.planning.report import build_replay_report
-    from replay.planning.resolve import TraceRef, resolve_replay
-    from replay.simulate import simulate
+    from worker.runner import run_replay_locally
 
     progress = Progress()
-    early = resolve_replay(spec, catalogue, trace=TraceRef(sha256="-", name=trace.name))
-    deployment = resolve_deployment(early.spec.deployment, early.model, early.gpu)
-    local = read_trace(trace, how, spec.transform, spec.seed, progress)
-    resolved = resolve_replay(spec, catalogue, trace=TraceRef(sha256=local.sha256, name=trace.name))
-    progress("replaying")
-    result = simulate(local.workload, deployment)
+    cores = threads or len(os.sched_getaffinity(0))
+    answer = run_replay_locally(trace, spec, catalogue, how, threads=cores, progress=progress)
     progress.done()
-    document: dict[str, Any] = build_replay_report(
-        resolved, deployment, result, local.workload, ingest=local.ingest, kernel_version=code_version()
-    )
-    return document, result
+    return answer
+
+
+def write_requests(result: ReplayResult, path: Path) -> None:
+    """The per-request table as Parquet: times in int64 picoseconds from the window's start, -1 where never."""
+    from worker.runner import write_requests as write
+
+    write(result.requests, path)
+
+
+def warm_up() -> float:
+    """Compiles every kernel into the cache; the seconds it took."""
+    from worker.runner import warm_up as compile_kernels
+
+    return compile_kernels()
 
 
 def check_report_path(path: Path | None) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @options(
     click.option("--host", help="Address to bind to; default: CAPREPLAY_HOST or 127.0.0.1."),
     click.option(
-        "--port", type=click.IntRange(0, 65535), help="Port; 0 takes a free one; default: CAPREPLAY_PORT or 8000."
+        "--port", type=click.IntRange(0, 65535), help="Port, 0 for a free one; default: CAPREPLAY_PORT or 8000."
     ),
     data_dir_option,
     click.option("--no-worker", is_flag=True, help="Embedded mode without its worker: jobs wait for capreplay worker."),

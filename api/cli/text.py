@@ -66,7 +66,7 @@ def price_sentence(cost: Document) -> str:
     if price["gpus_per_instance"] > 1:
         whole = f"; sold in whole instances of {price['gpus_per_instance']} ({price['instance_type']})"
     where = f"{price['provider']}, {price['region']}, {price['term']}{date}"
-    gpu = f"{cost['gpu']}: " if "gpu" in cost else ""
+    gpu = f"{cost['gpu']} at TP {cost['tp']}: " if "gpu" in cost else ""
     return f"Price: {gpu}{price['usd_per_gpu_hour']:.4g} USD per GPU-hour ({where}){whole}."
 
 

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-import time
+from pathlib import Path
 
 import click
 
 from api.cli.options import options
 from api.cli.output import json_option, print_json
+from api.cli.run import warm_up
+from api.cli.service import data_dir_option, settings_with
 
 
 @click.command("warmup", short_help="Compile the replay kernels into the cache.")
-@options(json_option)
-def command(as_json: bool) -> None:
+@options(
+    data_dir_option,
+    json_option,
+)
+def command(data_dir: Path | None, as_json: bool) -> None:
     """Compile the replay kernels into the cache.
 
-    They are kept in NUMBA_CACHE_DIR, or in the user's cache folder, and reused by every process of this version.
+    With --data-dir or CAPREPLAY_DATA_DIR into the cache that the service uses there; else into NUMBA_CACHE_DIR or the
+    user's cache folder, which run and replay use.
     """
-    from replay.kernels.warmup import warm_up
+    settings = settings_with(data_dir=data_dir)
+    if "data_dir" in settings.model_fields_set:
+        from models.process import prepare_process
 
-    started = time.perf_counter()
-    warm_up()
-    wall_s = round(time.perf_counter() - started, 3)
+        prepare_process(settings)
+    wall_s = round(warm_up(), 3)
     if as_json:
         print_json({"wall_s": wall_s})
     else:

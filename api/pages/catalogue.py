@@ -147,7 +147,7 @@ def _page(
 
 def _table_of(kind: Kind, known: Catalogue) -> Table:
     if kind == "gpus":
-        return gpu_table(sorted(known.gpus.values(), key=lambda gpu: (gpu.vendor, gpu.key)))
+        return gpu_table(sorted(known.gpus.values(), key=lambda gpu: (gpu.vendor != "NVIDIA", gpu.vendor, gpu.key)))
     if kind == "models":
         return model_table(sorted(known.models.values(), key=lambda model: model.key.lower()))
     return price_table(sorted(known.prices, key=lambda price: (price.gpu, price.usd_per_gpu_hour)))
@@ -156,7 +156,7 @@ def _table_of(kind: Kind, known: Catalogue) -> Table:
 def gpu_table(gpus: Sequence[GpuType]) -> Table:
     """GPU types with the figures that plans use."""
     columns = (
-        Column("key", "key", "text"),
+        Column("key", "key", "name"),
         Column("vendor", "vendor", "text"),
         Column("memory, GiB", "memory_total_gib"),
         Column("bandwidth, GB/s", "mem_bw_gb_per_s"),
@@ -173,7 +173,7 @@ def gpu_table(gpus: Sequence[GpuType]) -> Table:
 def model_table(models: Sequence[ModelSpec]) -> Table:
     """Models with their architecture."""
     columns = (
-        Column("key", "key", "text"),
+        Column("key", "key", "name"),
         Column("parameters, 10^9", "total_params_b"),
         Column("layers", "num_layers"),
         Column("hidden", "hidden_size"),
@@ -192,13 +192,13 @@ def price_table(prices: Sequence[Price]) -> Table:
     """Offers with provider, region, term and date."""
     columns = (
         Column("provider", "provider", "text"),
-        Column("GPU", "gpu", "text"),
+        Column("GPU", "gpu", "name"),
         Column("USD per GPU-hour", "usd_per_gpu_hour", "usd"),
         Column("region", "region", "text"),
         Column("term", "term", "text"),
         Column("instance", "instance_type", "text"),
         Column("GPUs", "gpus_per_instance"),
-        Column("as of", "date", "text"),
+        Column("as of", "date", "name"),
         Column("source", "source", "text"),
     )
     return _table("Prices in US dollars without tax", columns, prices)

@@ -80,7 +80,7 @@ def _page(
         labels=LABELS,
         traces=ready,
         trace_id=trace_id,
-        gpus=sorted(known.gpus.values(), key=lambda gpu: (gpu.vendor, gpu.key)),
+        gpus=sorted(known.gpus.values(), key=lambda gpu: (gpu.vendor != "NVIDIA", gpu.vendor, gpu.key)),
         models=sorted(known.models.values(), key=lambda model: model.key.lower()),
         providers=sorted({price.provider for price in known.prices}),
         terms=sorted({price.term for price in known.prices}),

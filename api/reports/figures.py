@@ -67,7 +67,13 @@ def workload(series: WorkloadSeries) -> Figure:
         line("prompt tokens/s", series.prompt_tokens, COLOURS[5], "dot", "y2"),
         line("output tokens/s", series.output_tokens, COLOURS[2], "dash", "y2"),
     ]
-    right = {"title": {"text": "tokens per second"}, "overlaying": "y", "side": "right", "rangemode": "tozero"}
+    right = {
+        "title": {"text": "tokens per second"},
+        "overlaying": "y",
+        "side": "right",
+        "rangemode": "tozero",
+        "tickmode": "auto",
+    }
     more = {"yaxis2": {**right, "showgrid": False, "automargin": True}, "margin": {"r": 60}}
     return {"data": data, "layout": layout(f"time from the start ({name})", "requests per second", **more)}
 
@@ -79,15 +85,20 @@ def alternatives(recommendations: Sequence[Recommendation]) -> Figure | None:
         return None
     bar = {
         "type": "bar",
-        "x": [f"{one.gpu}, TP {one.tp}, {one.replicas} replicas" for one in priced],
-        "y": [one.usd_per_hour for one in priced],
+        "orientation": "h",
+        "y": [f"{one.rank}. {one.replicas} x TP{one.tp} {one.gpu} " for one in priced],
+        "x": [one.usd_per_hour for one in priced],
         "text": [f"{one.gpus} GPUs" for one in priced],
         "textposition": "outside",
         "cliponaxis": False,
         "marker": {"color": COLOURS[0]},
         "name": "USD per hour",
     }
-    return {"data": [bar], "layout": layout("candidate", "USD per hour", xaxis={"type": "category"}, showlegend=False)}
+    more = {"yaxis": {"type": "category", "autorange": "reversed", "rangemode": "normal"}, "margin": {"r": 80, "t": 10}}
+    return {
+        "data": [bar],
+        "layout": layout("USD per hour", "", showlegend=False, height=110 + 32 * len(priced), **more),
+    }
 
 
 def _share_of_limit(outcome: ObjectiveOutcome) -> float | None:

@@ -52,7 +52,7 @@ def alternatives(report: PlanReport) -> Chart:
     names = [outcome.name for outcome in report.recommendations[0].objectives] if report.recommendations else []
     columns = (
         Column("rank", "rank"),
-        Column("GPU type", "gpu", "text"),
+        Column("GPU type", "gpu", "name"),
         Column("TP", "tp"),
         Column("replicas", "replicas"),
         Column("GPUs", "gpus"),
@@ -90,7 +90,7 @@ def _alternative(one: Recommendation) -> tuple[Cell, ...]:
 
 def infeasible(report: PlanReport) -> Table:
     """Candidates that are no answer, each with its reason."""
-    columns = (Column("GPU type", "gpu", "text"), Column("TP", "tp"), Column("reason", "reason", "text"))
+    columns = (Column("GPU type", "gpu", "name"), Column("TP", "tp"), Column("reason", "reason", "text"))
     rows = tuple((one.gpu, one.tp, one.reason) for one in report.infeasible)
     return Table("Candidates that are no answer, and why", columns, rows)
 
@@ -98,7 +98,7 @@ def infeasible(report: PlanReport) -> Table:
 def objectives(outcomes: Sequence[ObjectiveOutcome]) -> Table:
     """The SLO table of one deployment."""
     columns = (
-        Column("objective", "objective", "text"),
+        Column("objective", "objective", "name"),
         Column("limit", "threshold_s", "seconds"),
         Column("value", "value_s", "seconds"),
         Column("met", "met", "yes_no"),
@@ -228,7 +228,7 @@ def memory(stacks: Sequence[tuple[str, MemoryBreakdown]]) -> Chart:
     """What each GiB of a GPU is used for."""
     names = list(dict.fromkeys(part.name for _, stack in stacks for part in stack.parts))
     columns = (
-        Column("deployment", "deployment", "text"),
+        Column("deployment", "deployment", "name"),
         *(Column(name, f"{name.replace(' ', '_')}_gib", "gib") for name in names),
         Column("total", "total_gib", "gib"),
         Column("KV blocks", "kv_blocks"),
@@ -248,14 +248,14 @@ def memory(stacks: Sequence[tuple[str, MemoryBreakdown]]) -> Chart:
 def costs(rows: Sequence[tuple[str, Cost]]) -> Table:
     """The price behind each cost: provider, region, term, date."""
     columns = (
-        Column("deployment", "deployment", "text"),
+        Column("deployment", "deployment", "name"),
         Column("USD/hour", "usd_per_hour", "usd"),
         Column("USD/month (730 h)", "usd_per_month", "usd"),
         Column("USD per GPU-hour", "usd_per_gpu_hour", "usd"),
         Column("provider", "provider", "text"),
         Column("region", "region", "text"),
         Column("term", "term", "text"),
-        Column("as of", "date", "text"),
+        Column("as of", "date", "name"),
         Column("sold as", "sold_as", "text"),
         Column("source", "source", "text"),
         Column("notes", "notes", "text"),

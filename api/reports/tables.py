@@ -11,7 +11,7 @@ from urllib.parse import quote
 from api.reports import formats
 
 Cell = str | int | float | bool | None
-Kind = Literal["text", "number", "seconds", "duration", "usd", "percent", "gib", "yes_no"]
+Kind = Literal["text", "name", "number", "seconds", "duration", "usd", "percent", "gib", "yes_no"]
 
 _FORMATS = {
     "number": formats.number,
@@ -26,7 +26,7 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 @dataclass(frozen=True)
 class Column:
-    """``title`` for people, ``key`` (with its unit) for the CSV header."""
+    """``title`` for people, ``key`` (with its unit) for the CSV header; a ``name`` is a text that is not broken."""
 
     title: str
     key: str

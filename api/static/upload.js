@@ -36,9 +36,12 @@
     }
     var query = new URLSearchParams();
     query.set("name", document.getElementById("name").value.trim() || chosen.name);
-    ["format", "time_unit", "time_zone", "stream", "map"].forEach(function (name) {
+    ["format", "time_unit", "zone", "stream"].forEach(function (name) {
       var field = document.getElementById("f-" + name);
       if (field && field.value.trim()) query.set(name, field.value.trim());
+    });
+    document.getElementById("f-map").value.split(/[,\n]/).forEach(function (pair) {
+      if (pair.trim()) query.append("map", pair.trim());
     });
     button.disabled = true;
     bar.hidden = false;
@@ -46,7 +49,6 @@
     message.textContent = "Uploading " + chosen.name;
     var request = new XMLHttpRequest();
     request.open("PUT", form.dataset.target + "?" + query.toString());
-    request.setRequestHeader("X-CSRF-Token", form.dataset.csrf);
     request.setRequestHeader("Content-Type", "application/octet-stream");
     request.upload.addEventListener("progress", function (step) {
       if (!step.lengthComputable) return;
@@ -59,8 +61,8 @@
     request.addEventListener("load", function () {
       var answer = {};
       try { answer = JSON.parse(request.responseText); } catch (error) { answer = {}; }
-      if (request.status >= 200 && request.status < 300 && answer.location) {
-        window.location.assign(answer.location);
+      if (request.status >= 200 && request.status < 300 && answer.id) {
+        window.location.assign("/traces/" + encodeURIComponent(answer.id));
         return;
       }
       var items = (answer.errors || []).map(function (one) { return (one.field ? one.field + ": " : "") + one.detail; });
