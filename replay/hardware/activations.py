@@ -22,6 +22,8 @@ _COUNTER_BUFFERS = 1.03
 _PEAK_FLOOR_GIB = 0.034
 _FORWARD_HIDDEN = 3.66
 _VISION_PEAK_GIB = 0.10
+_NVLINK_BUFFERS = ((2.045, 0.0008), (2.087, 0.00155), (2.13, 0.0023))
+"""GiB at tp 2, tp 4 and beyond since 0.18: a constant and a share per layer."""
 
 
 def sampler_kind(sampler: Sampler, engine: EngineVersion) -> Literal["sort", "flashinfer"]:
@@ -90,7 +92,10 @@ def non_torch_estimate_gib(
     step = 0 if tp == 2 else 1 if tp <= 4 else 2
     if gpu.max_scaleup_gpus == 1:
         return (0.42, 0.47, 0.52)[step] + persistent if recent else (0.30, 0.35, 0.40)[step]
-    return (2.07, 2.17, 2.30)[step] + persistent if recent else (0.55, 0.60, 0.65)[step]
+    if not recent:
+        return (0.55, 0.60, 0.65)[step]
+    base, per_layer = _NVLINK_BUFFERS[step]
+    return base + per_layer * model.num_layers + persistent
 
 
 def cuda_graph_estimate_gib(model: ModelSpec) -> float:

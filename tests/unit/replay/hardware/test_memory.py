@@ -29,7 +29,7 @@ def size(model: str, gpu: str, engine: str, **options: Any) -> MemoryPlan:
         ("meta-llama/Llama-3.1-8B", "H100", "vllm-0.11", LONG, 420_992, 1e-3),
         ("meta-llama/Llama-3.1-8B", "H100", "vllm-0.19", LONG, 443_536, 1e-3),
         ("meta-llama/Llama-3.1-70B", "H100", "vllm-0.11", LONG | {"tp": 4, "sampler": "flashinfer"}, 469_440, 1e-3),
-        ("meta-llama/Llama-3.1-70B", "H100", "vllm-0.19", LONG | {"tp": 4}, 448_832, 1e-3),
+        ("meta-llama/Llama-3.1-70B", "H100", "vllm-0.19", LONG | {"tp": 4}, 448_832, 2e-3),
         ("meta-llama/Llama-3.1-70B", "A100-SXM-80GB", "vllm-0.19", LONG | {"tp": 8}, 1_361_920, 3e-3),
         ("meta-llama/Llama-3.1-8B", "A100-SXM-80GB", "vllm-0.31", LONG | FULL, 460_992, 3e-3),
         ("Qwen/Qwen3-14B", "H100", "vllm-0.26", AMPERE | FULL | {"max_model_len": 32768}, 285_808, 5e-3),
