@@ -22,7 +22,7 @@ PRESETS = {
     "static": "static batching: a padded batch runs until its longest request is done; the baseline of articles",
 }
 
-_VLLM = re.compile(r"^vllm-(\d+)\.(\d+)(?:\.\d+)?$")
+_VLLM = re.compile(r"^vllm-(\d+)\.(\d+)(?:\.\d+)?(?:\.?(?:rc|post|dev)\d+)?(?:\+[\w.]*)?$")
 _FIRST_V1 = (0, 8)
 _ASYNC_SINCE = (0, 14)
 _FULL_ISL_SINCE = (0, 33)
