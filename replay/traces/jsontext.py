@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, compress
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from replay.errors import TraceError
 from replay.traces import lines
-from replay.traces.rows import LINE, Batch, Fault, Sample
+from replay.traces.rows import LINE, Batch, Fault, Sample, list_column
 from replay.traces.source import Source, refusal
 
 _SAMPLE_ROWS = 200
@@ -83,27 +84,30 @@ def _text(value: Any) -> str | None:
     return "{...}" if isinstance(value, dict) else "[...]"
 
 
-def _ids(value: Any) -> bool:
+def _is_ids(value: Any) -> bool:
     return value is None or (
         isinstance(value, list) and all(type(item) is int and 0 <= item <= _UINT64_MAX for item in value)
     )
 
 
-def _id_column(name: str, records: Records, values: list[Any]) -> pl.Series:
-    """A column of block ids (unsigned 64-bit); rows with anything else become faults and leave ``records``."""
-    kinds = set(map(type, chain.from_iterable(v for v in values if isinstance(v, list))))
-    if kinds <= {int} and set(map(type, values)) <= {list, type(None)}:
-        try:
-            return pl.Series(name, values, dtype=pl.List(pl.UInt64))
-        except (OverflowError, TypeError, pl.exceptions.PolarsError):
-            pass
-    good = [_ids(value) for value in values]
-    records.faults.extend(
-        Fault(line, "not_block_ids", name) for line, ok in zip(records.numbers, good, strict=True) if not ok
-    )
-    records.numbers = [line for line, ok in zip(records.numbers, good, strict=True) if ok]
-    records.objects = [row for row, ok in zip(records.objects, good, strict=True) if ok]
-    return pl.Series(name, [value for value, ok in zip(values, good, strict=True) if ok], dtype=pl.List(pl.UInt64))
+def _values(rows: list[dict[str, Any]], name: str) -> list[Any]:
+    if "." in name:
+        return [pick(row, name) for row in rows]
+    return [row.get(name) for row in rows]
+
+
+def _ids(name: str, values: list[Any]) -> pl.Series | None:
+    """A column of block ids (unsigned 64-bit; none and empty are null), or ``None`` where some value is not ids."""
+    if not set(map(type, values)) <= {list, type(None)}:
+        return None
+    flat = list(chain.from_iterable(value for value in values if value))
+    if not set(map(type, flat)) <= {int}:
+        return None
+    try:
+        ids = np.array(flat, dtype=np.uint64)
+    except OverflowError:
+        return None
+    return list_column(name, ids, np.array([len(value) if value else 0 for value in values], dtype=np.int64))
 
 
 def _column(name: str, values: list[Any]) -> pl.Series:
@@ -120,16 +124,22 @@ def _column(name: str, values: list[Any]) -> pl.Series:
 
 def to_batch(records: Records, columns: Sequence[str]) -> Batch:
     """The wanted columns of parsed objects: Int64 where all are integers, ids as List(UInt64), else text."""
+    faults = list(records.faults)
+    numbers, rows = records.numbers, records.objects
+    made: dict[str, pl.Series] = {}
     for name in columns:
-        values = [pick(row, name) for row in records.objects]
-        if any(isinstance(value, list) for value in values):
-            _id_column(name, records, values)  # first pass: drops rows with damaged ids
-    made: dict[str, pl.Series] = {LINE: pl.Series(LINE, records.numbers, dtype=pl.Int64)}
-    for name in columns:
-        values = [pick(row, name) for row in records.objects]
-        is_ids = any(isinstance(value, list) for value in values)
-        made[name] = pl.Series(name, values, dtype=pl.List(pl.UInt64)) if is_ids else _column(name, values)
-    return Batch(pl.DataFrame(made), records.faults, records.blank)
+        values = _values(rows, name)
+        if list not in set(map(type, values)):
+            made[name] = _column(name, values)
+            continue
+        ids = _ids(name, values)
+        if ids is None:  # some rows are at fault: without them, from the start
+            good = [_is_ids(value) for value in values]
+            faults.extend(Fault(line, "not_block_ids", name) for line, ok in zip(numbers, good, strict=True) if not ok)
+            left = Records(list(compress(numbers, good)), list(compress(rows, good)), faults, records.blank)
+            return to_batch(left, columns)
+        made[name] = ids
+    return Batch(pl.DataFrame({LINE: pl.Series(LINE, numbers, dtype=pl.Int64), **made}), faults, records.blank)
 
 
 def parse_lines(batch: lines.Lines, columns: Sequence[str] = ()) -> Records:

@@ -21,49 +21,71 @@ Int64Array = npt.NDArray[np.int64]
 NS = 10**9
 SERIES_BINS = 300
 TOP = 20
+_DENSE = 2**20
+_STRIDE = 16
 _LENGTHS = ("prompt_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
 _WINDOWS = {"1s": NS, "1min": 60 * NS, "1h": 3600 * NS}
 
 
 @dataclass
 class Tally:
-    """Exact distribution of integers: counts by value."""
+    """Exact distribution of non-negative integers: counts by value, dense for small values, sparse above."""
 
-    values: Int64Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    counts: Int64Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    _dense: Int64Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    _values: Int64Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    _counts: Int64Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def add(self, sample: Int64Array) -> None:
-        values, counts = np.unique(sample, return_counts=True)
-        merged, index = np.unique(np.concatenate([self.values, values]), return_inverse=True)
-        total = np.zeros(len(merged), dtype=np.int64)
-        np.add.at(total, index, np.concatenate([self.counts, counts]))
-        self.values, self.counts = merged, total
+        """Counts a sample."""
+        large = sample >= _DENSE
+        if large.any():
+            values, counts = np.unique(sample[large], return_counts=True)
+            self._values, index = np.unique(np.concatenate([self._values, values]), return_inverse=True)
+            counts = np.concatenate([self._counts, counts])
+            self._counts = np.zeros(len(self._values), dtype=np.int64)
+            np.add.at(self._counts, index, counts)
+            sample = sample[~large]
+        fresh = np.bincount(sample, minlength=len(self._dense))
+        fresh[: len(self._dense)] += self._dense
+        self._dense = fresh
+
+    @property
+    def values(self) -> Int64Array:
+        """The different values, ascending."""
+        return np.concatenate([np.flatnonzero(self._dense), self._values])
+
+    @property
+    def counts(self) -> Int64Array:
+        """How often each of ``values`` occurs."""
+        return np.concatenate([self._dense[self._dense > 0], self._counts])
 
     def percentile(self, q: float) -> float:
         """numpy-linear percentile; the tally must not be empty."""
-        ends = np.cumsum(self.counts)
-        rank = q / 100.0 * (int(ends[-1]) - 1)
+        values, ends = self.values, np.cumsum(self.counts)
+        last = int(ends[-1]) - 1
+        rank = q / 100.0 * last
         low = int(np.floor(rank))
-        below = int(self.values[np.searchsorted(ends, low, side="right")])
-        above = int(self.values[np.searchsorted(ends, min(low + 1, int(ends[-1]) - 1), side="right")])
+        below = int(values[np.searchsorted(ends, low, side="right")])
+        above = int(values[np.searchsorted(ends, min(low + 1, last), side="right")])
         return below + (above - below) * (rank - low)
 
     def profile(self) -> LengthProfile:
         """The distribution as a document."""
-        n = int(self.counts.sum())
+        values, counts = self.values, self.counts
+        n = int(counts.sum())
         if n == 0:
             return LengthProfile(n=0, mean=None, min=None, p50=None, p90=None, p95=None, p99=None, max=None, total=0)
-        total = sum(int(v) * int(c) for v, c in zip(self.values, self.counts, strict=True))
+        total = sum(int(v) * int(c) for v, c in zip(values, counts, strict=True))
         p50, p90, p95, p99 = (self.percentile(q) for q in (50.0, 90.0, 95.0, 99.0))
         return LengthProfile(
             n=n,
             mean=total / n,
-            min=int(self.values[0]),
+            min=int(values[0]),
             p50=p50,
             p90=p90,
             p95=p95,
             p99=p99,
-            max=int(self.values[-1]),
+            max=int(values[-1]),
             total=total,
         )
 
@@ -104,17 +126,30 @@ class Arrivals:
         self.n += len(arrivals)
         self.last = int(arrivals[-1])
         for name, counts in self.bins.items():
-            index, number = np.unique(arrivals // _WINDOWS[name], return_counts=True)
-            for key, count in zip(index.tolist(), number.tolist(), strict=True):
+            index = arrivals // _WINDOWS[name]
+            starts = np.flatnonzero(np.diff(index, prepend=-1))
+            number = np.diff(starts, append=len(index))
+            for key, count in zip(index[starts].tolist(), number.tolist(), strict=True):
                 counts[key] = counts.get(key, 0) + count
         self._peaks(arrivals)
 
     def _peaks(self, arrivals: Int64Array) -> None:
-        """Most arrivals in any half-open window [a, a + w): windows that begin at an arrival are enough."""
+        """Most arrivals in any half-open window [a, a + w): windows that begin at an arrival are enough.
+
+        Looks at every 16th arrival first: the count there bounds the counts of the 15 before it.
+        """
         joined = np.concatenate([self._tail, arrivals])
         for name, width in _WINDOWS.items():
-            ends = np.searchsorted(joined, joined + width, side="left")
-            self.peak[name] = max(self.peak[name], int((ends - np.arange(len(joined))).max()))
+            coarse = np.arange(0, len(joined), _STRIDE)
+            ends = np.searchsorted(joined, joined[coarse] + width, side="left")
+            best = max(self.peak[name], int((ends - coarse).max()))
+            bound = np.append(ends[1:], len(joined)) - coarse
+            hot = coarse[bound > best]
+            fine = (hot[:, None] + np.arange(_STRIDE)).ravel()
+            fine = fine[fine < len(joined)]
+            if len(fine):
+                best = max(best, int((np.searchsorted(joined, joined[fine] + width, side="left") - fine).max()))
+            self.peak[name] = best
         keep = int(np.searchsorted(joined, int(joined[-1]) - max(_WINDOWS.values()), side="right"))
         self._tail = joined[keep:]
 
@@ -185,6 +220,7 @@ def measure(path: Path, meta: Meta, span_ns: int) -> Measured:
             heat += _heat(open_loop, meta)
         if prefix is not None:
             prefix.add(frame)
+    lengths = {name: tally.profile() for name, tally in tallies.items()}
     profile = TraceProfile(
         requests=requests,
         span_s=span_ns / NS,
@@ -196,11 +232,11 @@ def measure(path: Path, meta: Meta, span_ns: int) -> Measured:
         gap_cv=arrivals.gap_cv(),
         dispersion_1s=arrivals.dispersion("1s"),
         dispersion_1min=arrivals.dispersion("1min"),
-        prompt_tokens=tallies["prompt_tokens"].profile(),
-        output_tokens=tallies["output_tokens"].profile(),
-        cached_tokens=_optional(tallies["cached_tokens"]),
-        reasoning_tokens=_optional(tallies["reasoning_tokens"]),
-        prefix=prefix.profile(tallies["prompt_tokens"].profile().total) if prefix is not None else None,
+        prompt_tokens=lengths["prompt_tokens"],
+        output_tokens=lengths["output_tokens"],
+        cached_tokens=lengths["cached_tokens"] if lengths["cached_tokens"].n else None,
+        reasoning_tokens=lengths["reasoning_tokens"] if lengths["reasoning_tokens"].n else None,
+        prefix=prefix.profile(lengths["prompt_tokens"].total) if prefix is not None else None,
         tenants=len(labels["tenant"]),
         top_tenants=[
             TenantShare(tenant=name, requests=n, share=n / requests)
@@ -228,10 +264,6 @@ def measure(path: Path, meta: Meta, span_ns: int) -> Measured:
 def _peak(arrivals: Arrivals, name: str, span_ns: int) -> float | None:
     width = _WINDOWS[name]
     return arrivals.peak[name] / (width / NS) if span_ns >= width else None
-
-
-def _optional(tally: Tally) -> LengthProfile | None:
-    return tally.profile() if len(tally.values) else None
 
 
 def _median_s(tally: Tally) -> float | None:

@@ -6,10 +6,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 LINE = "__line__"
 """Column of source line numbers in every batch; Int64, from 1."""
+
+
+def list_column(name: str, flat: npt.NDArray[np.generic], lengths: npt.NDArray[np.int64]) -> pl.Series:
+    """A list column from the items of all rows in order and each row's number of items; no items is null."""
+    row = np.arange(len(lengths), dtype=np.int64)
+    items = pl.DataFrame({"row": np.repeat(row, lengths), name: flat})
+    grouped = items.group_by("row", maintain_order=True).agg(name)
+    return pl.DataFrame({"row": row}).join(grouped, on="row", how="left", maintain_order="left")[name]
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import polars as pl
 
 from replay.traces import canonical
 from replay.traces.canonical import Meta
+from replay.traces.rows import list_column
 
 _SPILL_BYTES = 96 * 2**20
 _BUCKET_ROWS = 1_000_000
@@ -172,11 +173,8 @@ class Spool:
         lists = frame["prefix_blocks"]
         flat = lists.explode(empty_as_null=False, keep_nulls=False).to_numpy()
         dense = np.searchsorted(self._ids, flat).astype(np.int64)
-        row = np.arange(frame.height, dtype=np.int64)
-        owners = np.repeat(row, lists.list.len().fill_null(0).to_numpy())
-        grouped = pl.DataFrame({"row": owners, "id": dense}).group_by("row", maintain_order=True).agg("id")
-        placed = pl.DataFrame({"row": row}).join(grouped, on="row", how="left", maintain_order="left")
-        return frame.with_columns(placed["id"].alias("prefix_blocks"))
+        lengths = lists.list.len().fill_null(0).cast(pl.Int64).to_numpy()
+        return frame.with_columns(list_column("prefix_blocks", dense, lengths))
 
 
 def _sorted(frame: pl.DataFrame) -> pl.DataFrame:
