@@ -343,9 +343,9 @@ def test_equal_lengths_all_at_once_make_the_policies_equal() -> None:
 def test_the_gain_grows_with_the_variance_of_output_lengths_towards_max_over_mean() -> None:
     """Decode steps of equal length, prefill nearly free: the ratio of makespans against E[max of 8] / E[N]."""
     draw = random.Random(7)
-    slots, n = 8, 1600
+    slots, n = 8, 1200
     previous = 0.99
-    for spread in (0, 50, 100, 150, 248):
+    for spread in (0, 100, 248):
         outputs = [draw.randint(264 - spread, 264 + spread) for _ in range(n)]
         static, continuous = makespans(outputs, 1, Law(w=1000, a=0))
         longest = sum(max(outputs[i : i + slots]) for i in range(0, n, slots)) / (n / slots)
