@@ -13,7 +13,7 @@ import numpy.typing as npt
 from replay.deployment import Deployment
 from replay.errors import FieldError, SpecError
 from replay.kernels.engine import advance
-from replay.kernels.fast import advance_fast, new_fast, new_registers
+from replay.kernels.fast import advance_fast, new_fast, new_fast_registers
 from replay.kernels.loglinear import gap_bin_edges_ps
 from replay.kernels.state import (
     BUSY,
@@ -207,7 +207,7 @@ def _run_general(requests: Requests, config: Config, times: StepTimes, checkpoin
 
 
 def _run_fast(requests: Requests, config: Config, times: StepTimes, checkpoint: Checkpoint) -> _Run:
-    outcome, meters = new_outcome(config, len(requests.arrival_ps)), new_meters(config, new_registers(config))
+    outcome, meters = new_outcome(config, len(requests.arrival_ps)), new_meters(config, new_fast_registers(config))
     fast = new_fast(config, int(requests.output_tokens.max(initial=1)))
 
     def step() -> bool:

@@ -121,7 +121,7 @@ def new_fast(config: Config, longest_output: int) -> Fast:
     )
 
 
-def new_registers(config: Config) -> Int64:
+def new_fast_registers(config: Config) -> Int64:
     """Registers of an idle, empty replica, shape (1, FAST_REGS): the first REGS columns mean what they mean
     elsewhere."""
     regs = np.zeros((1, FAST_REGS), np.int64)
