@@ -1,0 +1,116 @@
+"""The real and shaped traces of the reference folder: counts, sums, facts that their README states."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from replay.errors import TraceError
+from replay.specs import Transform
+from replay.traces.ingest import ingest
+from replay.traces.transforms import load_workload
+
+pytestmark = pytest.mark.reference
+
+# file, format, requests; the sums are computed here from the file itself, by other means than the readers
+TRACES = [
+    ("azure-2023/AzureLLMInferenceTrace_code.csv.gz", "azure-llm-2023", 8_819, 1, 2),
+    ("azure-2023/AzureLLMInferenceTrace_conv.csv.gz", "azure-llm-2023", 19_366, 1, 2),
+    ("servegen/deepseek-r1_0800-1200.csv.gz", "servegen-requests", 167_177, 2, 3),
+    ("servegen/m-large_week1_scale0.005.csv.gz", "servegen-requests", 402_551, 2, 3),
+    ("synthetic/burstgpt1_shaped.csv.gz", "burstgpt-v1", 67_990, 2, 3),
+    ("synthetic/burstgpt3_shaped.csv.gz", "burstgpt-v3", 23_458, 4, 5),
+    ("mooncake/conversation_trace.jsonl.gz", "mooncake", 12_031, "input_length", "output_length"),
+    ("mooncake/synthetic_trace.jsonl.gz", "mooncake", 3_993, "input_length", "output_length"),
+    ("synthetic/qwen_bailian_shaped_blksz_16.jsonl.gz", "qwen-bailian", 6_000, "input_length", "output_length"),
+]
+
+
+def sums(path: Path, prompt: int | str, output: int | str) -> tuple[int, int]:
+    lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+    if isinstance(prompt, int) and isinstance(output, int):
+        cells = [line.split(",") for line in lines[1:]]
+        return sum(int(row[prompt]) for row in cells), sum(int(row[output]) for row in cells)
+    rows = [json.loads(line) for line in lines]
+    return sum(row[prompt] for row in rows), sum(row[output] for row in rows)
+
+
+@pytest.mark.parametrize(("name", "form", "requests", "prompt", "output"), TRACES)
+def test_counts_and_sums(
+    reference_dir: Path, tmp_path: Path, name: str, form: str, requests: int, prompt: int | str, output: int | str
+) -> None:
+    path = reference_dir / "traces" / name
+    report = ingest(path, tmp_path / "out.parquet")
+    assert (report.format, report.requests, report.cleaning.rows_rejected) == (form, requests, 0)
+    assert (report.prompt_tokens, report.output_tokens) == sums(path, prompt, output)
+    workload = load_workload(tmp_path / "out.parquet", Transform(), 0)
+    assert workload.n + sum(workload.excluded.values()) == requests
+
+
+def test_azure_code_has_the_silent_hole_and_the_burst_that_its_readme_names(
+    reference_dir: Path, tmp_path: Path
+) -> None:
+    report = ingest(reference_dir / "traces/azure-2023/AzureLLMInferenceTrace_code.csv.gz", tmp_path / "out.parquet")
+    assert report.cleaning.largest_gap_s == pytest.approx(217, abs=1)
+    assert report.profile.peak_rps_1s is not None
+    assert report.profile.mean_rps is not None
+    assert report.profile.peak_rps_1s / report.profile.mean_rps == pytest.approx(26, abs=3)
+    assert report.profile.start_utc == "2023-11-16T18:17:03.979+00:00"
+
+
+def test_mooncake_conversation_shows_its_clock_and_its_shared_prefixes(reference_dir: Path, tmp_path: Path) -> None:
+    path = reference_dir / "traces/mooncake/conversation_trace.jsonl.gz"
+    report = ingest(path, tmp_path / "out.parquet")
+    assert report.cleaning.tied_requests == 12_031 - 1_180
+    assert report.cleaning.clock_resolution_s == pytest.approx(3, abs=0.01)
+    assert any("artefacts of the clock" in warning for warning in report.warnings)
+    seen: set[int] = set()
+    reused = 0
+    for line in gzip.decompress(path.read_bytes()).decode().splitlines():  # file order is arrival order here
+        ids = json.loads(line)["hash_ids"]
+        reused += next((i for i, block in enumerate(ids) if block not in seen), len(ids))
+        seen.update(ids)
+    prefix = report.profile.prefix
+    assert prefix is not None
+    assert (prefix.reused_blocks, prefix.distinct_blocks, prefix.block_size_tokens) == (reused, len(seen), 512)
+
+
+def test_burstgpt_failures_stay_as_arrivals(reference_dir: Path, tmp_path: Path) -> None:
+    path = reference_dir / "traces/synthetic/burstgpt1_shaped.csv.gz"
+    report = ingest(path, tmp_path / "out.parquet")
+    rows = [line.split(",") for line in gzip.decompress(path.read_bytes()).decode().splitlines()[1:]]
+    zero = sum(row[3] == "0" for row in rows)
+    assert report.cleaning.zero_output_tokens == zero > 0
+    assert report.cleaning.status_counts["failed"] == zero
+    workload = load_workload(tmp_path / "out.parquet", Transform(), 0)
+    assert workload.n == sum(row[3] != "0" and row[2] != "0" for row in rows)
+
+
+SAMPLES = {
+    "azure-llm-2023.csv": ("azure-llm-2023", 30),
+    "azure-llm-2024.csv": ("azure-llm-2024", 30),
+    "azure-lmm-2025.csv": ("azure-lmm-2025", 30),
+    "burstgpt-v1.csv": ("burstgpt-v1", 40),
+    "burstgpt-v3.csv": ("burstgpt-v3", 40),
+    "mooncake.jsonl": ("mooncake", 30),
+    "mooncake-sessions.jsonl": ("mooncake-sessions", 22),
+    "qwen-bailian.jsonl": ("qwen-bailian", 30),
+    "splitwise-sim.csv": ("splitwise-sim", 30),
+    "vidur-trace.csv": ("vidur", 30),
+}
+
+
+def test_every_sample_is_read_or_refused_with_a_reason(reference_dir: Path, tmp_path: Path) -> None:
+    read = {}
+    for path in sorted((reference_dir / "reference/trace-samples").iterdir()):
+        try:
+            report = ingest(path, tmp_path / "out.parquet")
+        except TraceError as error:
+            assert error.detail
+            assert error.errors
+        else:
+            assert report.cleaning.rows_read == report.cleaning.rows_kept + report.cleaning.rows_rejected
+            read[path.name] = (report.format, report.requests)
+    assert read.items() >= SAMPLES.items()
+    assert "vidur-lengths.csv" not in read, "lengths without times are no trace"
