@@ -1,0 +1,138 @@
+"""Random small engine runs, for tests that hold loops and twins against each other."""
+
+from __future__ import annotations
+
+import numpy as np
+from naive.vllm import Config as TwinConfig
+from naive.vllm import Engine, Request
+
+from replay.kernels.engine import advance
+from replay.kernels.fast import advance_fast, new_fast, new_fast_registers
+from replay.kernels.state import (
+    Config,
+    Meters,
+    Outcome,
+    Requests,
+    StepTimes,
+    bucket_count,
+    new_meters,
+    new_outcome,
+    new_state,
+)
+from replay.steptime.record import no_table
+
+EMPTY = np.zeros(0, np.int64)
+FOREVER = 1 << 40
+
+
+def config(**changes: int) -> Config:
+    """A small synchronous engine."""
+    base = Config(
+        replicas=1,
+        router=0,
+        max_num_seqs=4,
+        max_num_batched_tokens=16,
+        block_size=4,
+        num_blocks=100,
+        batches_in_flight=1,
+        long_prefill_token_threshold=0,
+        threshold_binds_lone_request=0,
+        enable_chunked_prefill=1,
+        unchunked_looks_further=0,
+        reserve_full_isl=1,
+        watermark_blocks=0,
+        max_model_len=FOREVER,
+        priority_policy=0,
+        prefix_caching=0,
+        table_width=0,
+    )
+    return base._replace(**changes)
+
+
+def requests(arrival_ps: list[int], prompt: list[int], output: list[int], priority: list[int] | None = None) -> Requests:
+    """Requests without block ids."""
+    columns = [np.array(column, np.int64) for column in (arrival_ps, prompt, output)]
+    return Requests(*columns, np.array(priority, np.int64) if priority else EMPTY, EMPTY, EMPTY)
+
+
+def linear_law(
+    tokens: int, floor: int = 0, per_token: int = 0, constant: int = 0, context: int = 0, pair: int = 0
+) -> StepTimes:
+    """``max(floor, per_token T) + context K + pair A2 + constant`` for up to ``tokens`` tokens."""
+    rest = np.maximum(floor, per_token * np.arange(tokens + 1, dtype=np.int64)) + constant
+    return StepTimes(rest, no_table(), no_table(), np.array([0, context, pair, 0, 0], np.int64))
+
+
+def run_general(c: Config, r: Requests, t: StepTimes, events_a_call: int = 1 << 20) -> tuple[Outcome, Meters]:
+    """The general loop to its end."""
+    state = new_state(c, len(r.arrival_ps))
+    while advance(c, r, t, state, bucket_count(c.num_blocks) - 1, events_a_call):
+        pass
+    return state.outcome, state.meters
+
+
+def run_fast(c: Config, r: Requests, t: StepTimes, steps_a_call: int = 1 << 20) -> tuple[Outcome, Meters]:
+    """The fast loop to its end."""
+    outcome, meters = new_outcome(c, len(r.arrival_ps)), new_meters(c, new_fast_registers(c))
+    fast = new_fast(c, int(r.output_tokens.max()))
+    while advance_fast(c, r, t, outcome, meters, fast, steps_a_call):
+        pass
+    return outcome, meters
+
+
+def run_twin(c: Config, r: Requests, cost: tuple[int, int, int, int, int]) -> Engine:
+    """The naive twin under the linear law ``cost`` = (floor, per token, context, pair, constant)."""
+    settings = TwinConfig(
+        S=c.max_num_seqs,
+        B=c.max_num_batched_tokens,
+        bs=c.block_size,
+        blocks=c.num_blocks,
+        cost=cost,
+        thr=c.long_prefill_token_threshold,
+        chunked=bool(c.enable_chunked_prefill),
+        full_isl=bool(c.reserve_full_isl),
+        watermark=c.watermark_blocks / (c.num_blocks + 1),
+        async_=c.batches_in_flight == 2,
+        policy="priority" if c.priority_policy else "fcfs",
+        thr_binds_lone_request=bool(c.threshold_binds_lone_request),
+        unchunked_looks_further=bool(c.unchunked_looks_further),
+        max_model_len=c.max_model_len,
+    )
+    priority = r.priority.tolist() if c.priority_policy else [0] * len(r.arrival_ps)
+    rows = zip(r.arrival_ps.tolist(), r.prompt_tokens.tolist(), r.output_tokens.tolist(), priority, strict=True)
+    twin = Engine(settings, [Request(i, *row) for i, row in enumerate(rows)])
+    twin.run()
+    return twin
+
+
+def random_case(rng: np.random.Generator, *, threshold: bool = False, priority: bool = False) -> tuple[Config, Requests, tuple]:
+    """A small run chosen to hit the corners: tiny memory, one slot, a budget of the slots, ties, free steps, overload."""
+    n = int(rng.integers(1, 40))
+    block_size, slots = int(rng.choice([1, 2, 4, 16])), int(rng.choice([1, 2, 4, 8, 32]))
+    budget = slots + int(rng.choice([0, 1, 7, 30, 200]))
+    prompt = rng.integers(1, int(rng.choice([2, 10, 60])), n)
+    output = rng.integers(1, int(rng.choice([2, 8, 50])), n)
+    largest = int(np.max(-(-(prompt + output - 1) // block_size)))
+    blocks = largest + int(rng.choice([0, 1, 3, 20, 1000]))
+    arrival = np.sort(rng.integers(0, int(rng.choice([1, 10, 3000])), n)) * int(rng.choice([1, 1000]))
+    c = config(
+        max_num_seqs=slots,
+        max_num_batched_tokens=budget,
+        block_size=block_size,
+        num_blocks=blocks,
+        batches_in_flight=int(rng.integers(1, 3)),
+        reserve_full_isl=int(rng.integers(0, 2)),
+        watermark_blocks=int(rng.choice([0, 0, 1, 3])),
+        long_prefill_token_threshold=int(rng.choice([0, 1, 8])) if threshold else 0,
+        threshold_binds_lone_request=int(rng.integers(0, 2)) if threshold else 0,
+        priority_policy=int(priority),
+    )
+    ranks = rng.integers(0, 3, n).tolist() if priority else None
+    cost = tuple(int(x) for x in rng.choice([0, 0, 1, 5, 100, 1000], 5))
+    return c, requests(arrival.tolist(), prompt.tolist(), output.tolist(), ranks), cost
+
+
+def law_of(c: Config, cost: tuple[int, int, int, int, int]) -> StepTimes:
+    """``cost`` = (floor, per token, context, pair, constant) as a step-time record."""
+    floor, per_token, context, pair, constant = cost
+    return linear_law(c.max_num_batched_tokens, floor, per_token, constant, context, pair)
