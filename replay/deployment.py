@@ -31,6 +31,11 @@ class Deployment:
         return self.spec.replicas
 
     @property
+    def block_size(self) -> int:
+        """Tokens of one block: the engine's own choice may be larger than the one asked for."""
+        return self.memory.block_size
+
+    @property
     def usable_blocks(self) -> int:
         """KV blocks of a replica in the unit the scheduler counts: one block holds ``block_size`` tokens of a request.
 
@@ -54,6 +59,12 @@ def resolve_deployment(spec: DeploymentSpec, model: ModelSpec, gpu: GpuType) -> 
     Raises:
         SpecError: ``deployment.infeasible`` with the reason where it does not fit; or a bad knob.
     """
+    if model.num_linear_layers > 0:
+        detail = (
+            f"{model.key} has linear-attention layers; their per-request state is sized (capreplay memory) "
+            "but not replayed yet"
+        )
+        raise SpecError("deployment.not_replayed", detail, [FieldError(detail, field="model")])
     engine = resolve_engine(spec.engine, gpu, model, spec.max_model_len)
     memory = _size(spec, model, gpu, engine)
     notes = list(engine.notes)

@@ -1,0 +1,253 @@
+"""One engine run: settings, step times and requests in, token times out. The only module that drives kernels."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from replay.deployment import Deployment
+from replay.kernels.engine import advance
+from replay.kernels.fast import advance_fast, new_fast, new_fast_registers
+from replay.kernels.state import (
+    BUSY,
+    GAP_MAX_PS,
+    LEAST_OUTSTANDING,
+    MAX_USED_BLOCKS,
+    PREEMPTIONS,
+    ROUND_ROBIN,
+    RUNNING_REQUESTS,
+    STEPS,
+    USED_BLOCKS,
+    Config,
+    Meters,
+    Outcome,
+    Requests,
+    StepTimes,
+    bucket_count,
+    new_meters,
+    new_outcome,
+    new_state,
+)
+from replay.kernels.static import StaticOptions, advance_static
+
+Int64Array = npt.NDArray[np.int64]
+Checkpoint = Callable[[], None]
+
+_EVENTS_A_CALL = 1 << 16
+_STEPS_A_CALL = 1 << 22
+"""Batches in one call of the general and of the fast loop: a second of work at most."""
+
+_ROUTERS = {"round_robin": ROUND_ROBIN, "least_outstanding": LEAST_OUTSTANDING}
+_NO_IDS = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True)
+class EngineRun:
+    """Outcome of one run over some requests, in their order. Times in ps, -1 where it never happened."""
+
+    admitted_ps: Int64Array
+    first_ps: Int64Array
+    last_ps: Int64Array
+    replica: Int64Array
+    preemptions_of: Int64Array
+    hit_tokens: Int64Array
+    gaps: Int64Array
+    """ITL histogram: tokens by log-linear bin of ps."""
+    gap_max_ps: int
+    steps: int
+    preemptions: int
+    busy_ps: float
+    used_block_ps: float
+    running_ps: float
+    used_blocks_max: int
+    kernel_s: float
+
+
+def make_requests(arrival_ps: Int64Array, prompt_tokens: Int64Array, output_tokens: Int64Array) -> Requests:
+    """The kernels' view of requests: contiguous int64."""
+    return Requests(
+        arrival_ps=np.ascontiguousarray(arrival_ps, dtype=np.int64),
+        prompt_tokens=np.ascontiguousarray(prompt_tokens, dtype=np.int64),
+        output_tokens=np.ascontiguousarray(output_tokens, dtype=np.int64),
+        priority=_NO_IDS,
+        prefix_start=_NO_IDS,
+        prefix_ids=_NO_IDS,
+    )
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The replicas that must run together, ready to run: one where the router ignores their state, else all."""
+
+    config: Config
+    times: StepTimes
+    static: StaticOptions | None = None
+
+    @property
+    def loop(self) -> str:
+        """Which loop runs: ``static``, ``fast`` where it gives the general loop's integers, else ``general``."""
+        if self.static is not None:
+            return "static"
+        config = self.config
+        fast = (
+            config.replicas == 1
+            and config.long_prefill_token_threshold == 0
+            and config.enable_chunked_prefill == 1
+            and config.priority_policy == 0
+            and config.prefix_caching == 0
+        )
+        return "fast" if fast else "general"
+
+    def alone(self) -> Machine:
+        """One replica of it."""
+        return Machine(self.config._replace(replicas=1, router=ROUND_ROBIN), self.times, self.static)
+
+    def run(self, requests: Requests, checkpoint: Checkpoint) -> EngineRun:
+        """Runs ``requests`` to the end, calling ``checkpoint`` about once a second."""
+        config, times = self.config, self.times
+        n = len(requests.arrival_ps)
+        if self.loop == "fast":
+            outcome, meters = new_outcome(config, n), new_meters(config, new_fast_registers(config))
+            outcome.replica[:] = 0
+            fast = new_fast(config, int(requests.output_tokens.max(initial=1)))
+            return _drive(
+                lambda: advance_fast(config, requests, times, outcome, meters, fast, _STEPS_A_CALL),
+                checkpoint,
+                outcome,
+                meters,
+            )
+        state = new_state(config, n)
+        options, mask = self.static, bucket_count(config.num_blocks) - 1
+
+        def step() -> bool:
+            if options is not None:
+                return advance_static(config, options, requests, times, state, _STEPS_A_CALL)
+            return advance(config, requests, times, state, mask, _EVENTS_A_CALL)
+
+        return _drive(step, checkpoint, state.outcome, state.meters)
+
+
+def _drive(step: Callable[[], bool], checkpoint: Checkpoint, outcome: Outcome, meter: Meters) -> EngineRun:
+    kernel_s = 0.0
+    more = True
+    while more:
+        started = time.perf_counter()
+        more = step()
+        kernel_s += time.perf_counter() - started
+        checkpoint()
+    regs, meters = meter.regs, meter.meters
+    return EngineRun(
+        admitted_ps=outcome.admitted_ps,
+        first_ps=outcome.first_ps,
+        last_ps=outcome.last_ps,
+        replica=outcome.replica.astype(np.int64),
+        preemptions_of=outcome.preemptions.astype(np.int64),
+        hit_tokens=outcome.hit_tokens.astype(np.int64),
+        gaps=meter.gaps,
+        gap_max_ps=int(meter.cluster[GAP_MAX_PS]),
+        steps=int(regs[:, STEPS].sum()),
+        preemptions=int(regs[:, PREEMPTIONS].sum()),
+        busy_ps=float(meters[:, BUSY].sum()),
+        used_block_ps=float(meters[:, USED_BLOCKS].sum()),
+        running_ps=float(meters[:, RUNNING_REQUESTS].sum()),
+        used_blocks_max=int(regs[:, MAX_USED_BLOCKS].max()),
+        kernel_s=kernel_s,
+    )
+
+
+def make_machine(deployment: Deployment) -> Machine:
+    """The machine of a deployment: a single replica under round robin, all replicas under a router that reads state."""
+    engine, record = deployment.engine, deployment.step_time
+    coupled = deployment.spec.router != "round_robin"
+    blocks = deployment.usable_blocks
+    config = Config(
+        replicas=deployment.replicas if coupled else 1,
+        router=_ROUTERS[deployment.spec.router],
+        max_num_seqs=engine.max_num_seqs,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        block_size=deployment.block_size,
+        num_blocks=blocks,
+        batches_in_flight=2 if engine.async_scheduling else 1,
+        long_prefill_token_threshold=engine.long_prefill_token_threshold,
+        threshold_binds_lone_request=int(engine.threshold_binds_lone_request),
+        enable_chunked_prefill=int(engine.enable_chunked_prefill),
+        unchunked_looks_further=int(engine.unchunked_looks_further),
+        reserve_full_isl=int(engine.scheduler_reserve_full_isl),
+        watermark_blocks=int(engine.watermark * (blocks + 1)),
+        max_model_len=engine.max_model_len,
+        priority_policy=0,
+        prefix_caching=0,
+        table_width=0,
+    )
+    law = (
+        record.decode_request_ps,
+        record.decode_linear_ps,
+        record.prefill_linear_ps,
+        record.host_ps,
+        record.host_per_request_ps,
+    )
+    times = StepTimes(
+        rest_ps=np.ascontiguousarray(record.rest_ps),
+        decode_table_ps=np.ascontiguousarray(record.decode_table_ps),
+        prefill_table_ps=np.ascontiguousarray(record.prefill_table_ps),
+        law=np.array(law, dtype=np.int64),
+    )
+    static = None
+    if engine.scheduler == "static":
+        timeout = round(engine.batch_timeout_s * 1e12) if engine.batch_timeout_s >= 0 else -1
+        static = StaticOptions(int(engine.pad_prefill), int(engine.stream_finished), timeout, 1)
+    return Machine(config, times, static)
+
+
+def run_deployment(
+    machine: Machine, requests: Requests, replicas: int, threads: int, checkpoint: Checkpoint
+) -> EngineRun:
+    """Replays on all replicas; round-robin shares run apart, on up to ``threads`` threads, with the same result."""
+    if machine.config.replicas > 1 or replicas == 1:
+        return machine.run(requests, checkpoint)
+    shares = [
+        make_requests(
+            requests.arrival_ps[k::replicas], requests.prompt_tokens[k::replicas], requests.output_tokens[k::replicas]
+        )
+        for k in range(replicas)
+    ]
+    if threads > 1:
+        with ThreadPoolExecutor(threads) as pool:
+            runs = list(pool.map(lambda share: machine.run(share, checkpoint), shares))
+    else:
+        runs = [machine.run(share, checkpoint) for share in shares]
+    return _interleave(runs, len(requests.arrival_ps))
+
+
+def _interleave(runs: list[EngineRun], n: int) -> EngineRun:
+    """Puts the shares of a round-robin split back into one outcome."""
+    replicas = len(runs)
+
+    def column(name: str) -> Int64Array:
+        whole = np.empty(n, dtype=np.int64)
+        for k, run in enumerate(runs):
+            whole[k::replicas] = getattr(run, name)
+        return whole
+
+    return EngineRun(
+        admitted_ps=column("admitted_ps"),
+        first_ps=column("first_ps"),
+        last_ps=column("last_ps"),
+        replica=np.arange(n, dtype=np.int64) % replicas,
+        preemptions_of=column("preemptions_of"),
+        hit_tokens=column("hit_tokens"),
+        gaps=np.sum([run.gaps for run in runs], axis=0),
+        gap_max_ps=max(run.gap_max_ps for run in runs),
+        steps=sum(run.steps for run in runs),
+        preemptions=sum(run.preemptions for run in runs),
+        busy_ps=sum(run.busy_ps for run in runs),
+        used_block_ps=sum(run.used_block_ps for run in runs),
+        running_ps=sum(run.running_ps for run in runs),
+        used_blocks_max=max(run.used_blocks_max for run in runs),
+        kernel_s=sum(run.kernel_s for run in runs),
+    )
