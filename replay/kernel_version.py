@@ -1,4 +1,5 @@
-"""A hash of everything that decides a replay's integers: results carry it, caches of results and machine code key on it."""
+"""A hash of everything that decides a replay's integers: results carry it, caches of results and machine code key on
+it."""
 
 from __future__ import annotations
 

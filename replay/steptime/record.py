@@ -3,9 +3,9 @@
 ``step_ps = rest[T] + decode_request * R + decode_linear * K + prefill_linear * A2``
 ``        + decode_table(R, K // R) + sum over chunks of prefill_table(q, cached)``, plus the host gap.
 
-T: tokens in the step (graph padding is baked into ``rest``). R: decoding requests (chunks of exactly one token). K: their
-context tokens, the one being computed included. A2: twice the query-key pairs of the longer chunks,
-``sum q * (2 * cached + q + 1)``. A linear law has empty tables; a measured law has tables.
+T: tokens in the step (graph padding is baked into ``rest``). R: decoding requests (chunks of exactly one token). K:
+their context tokens, the one being computed included. A2: twice the query-key pairs of the longer chunks, ``sum q *
+(2 * cached + q + 1)``. A linear law has empty tables; a measured law has tables.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class StepTime:
     prefill_table_ps: Int64Array
     """Shape (I, J) at log-linear knots of chunk length and cached tokens; (0, 0): none."""
     host_ps: int
-    """Host work of a step: added to the GPU time in synchronous scheduling, hidden under it (maximum) in asynchronous."""
+    """Host work of a step: added to the GPU time in synchronous scheduling, hidden under it (maximum) in
+    asynchronous."""
     host_per_request_ps: int
     """The same for each request in the batch."""
     request_overhead_ps: int
