@@ -19,7 +19,7 @@ from api.origin import LocalGuard, is_loopback
 from api.pages import router as pages_router
 from api.problems import install_problem_handlers
 from api.replies import install_replay_handler
-from api.routes import v1_router
+from api.routes import V1_ROUTES
 from models.limits import build_rate_limiter
 from models.services import Services, build_services
 from models.settings import Settings
@@ -74,8 +74,8 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
     app.state.context = context
     install_problem_handlers(app)
     install_replay_handler(app)
-    app.include_router(health_router)
-    app.include_router(v1_router())
+    # The routes are whole as they are; including their routers would build each a second time, on the first request.
+    app.router.routes.extend([*health_router.routes, *V1_ROUTES])
     app.include_router(pages_router)
     return app
 

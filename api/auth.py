@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import Annotated
 
@@ -57,12 +56,15 @@ def _requests_per_minute(request: Request, principal: Principal) -> int:
 
 
 def _principal(request: Request) -> Principal:
+    text = _key_text(request)
+    if not text:
+        raise UnauthorizedError(UNAUTHORIZED)
+    context = context_of(request)
     try:
-        return authenticate_key(context_of(request).services, _key_text(request))
+        return authenticate_key(context.services, text)
     except UnauthorizedError:
         address = request.client.host if request.client else "unknown"
-        digest = hashlib.sha256(address.encode()).hexdigest()[:16]
-        wait_s = context_of(request).limiter.hit(f"refused:{digest}", FAILURES_PER_MINUTE)
+        wait_s = context.limiter.hit(f"refused:{address}", FAILURES_PER_MINUTE)
         if wait_s is not None:
             raise LimitError(
                 f"too many refused keys from this address; wait {wait_s} s",

@@ -34,6 +34,10 @@ class ListPage(BaseModel, Generic[Item]):
     next_cursor: str | None = Field(description="Give it back as ?cursor= for the next page")
 
 
+def _text(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
 @dataclass(frozen=True)
 class CursorSigner:
     """Makes and reads cursors. One of another list, other filters or another tenant does not verify."""
@@ -43,7 +47,7 @@ class CursorSigner:
     def encode(self, scope: str, position: Sequence[str]) -> str:
         """The cursor behind ``position``. ``scope`` names the list, its filters and the tenant."""
         payload = json.dumps(list(position), separators=(",", ":")).encode()
-        return base64.urlsafe_b64encode(self._signature(scope, payload) + payload).decode().rstrip("=")
+        return _text(self._signature(scope, payload) + payload)
 
     def decode(self, scope: str, cursor: str) -> list[str]:
         """Raises InvalidError (``cursor.invalid``) for anything that ``encode`` did not make for this ``scope``."""
@@ -52,7 +56,7 @@ class CursorSigner:
         except (binascii.Error, ValueError):
             raise _invalid_cursor() from None
         signature, payload = raw[:_SIGNATURE_BYTES], raw[_SIGNATURE_BYTES:]
-        if not hmac.compare_digest(signature, self._signature(scope, payload)):
+        if _text(raw) != cursor or not hmac.compare_digest(signature, self._signature(scope, payload)):
             raise _invalid_cursor()
         return [str(part) for part in json.loads(payload)]
 

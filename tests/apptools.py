@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import uvicorn
 from fastapi import FastAPI
+from fastapi.routing import APIRoute, iter_route_contexts
 from report_documents import plan_document, replay_document
 
 from api.app import create_app
@@ -40,6 +41,18 @@ PLAN = {
     "objectives": [{"metric": "ttft", "percentile": 99, "threshold_s": 2}],
 }
 REPLAY = {"deployment": {"model": "meta-llama/Llama-3.1-8B-Instruct", "gpu": "H100-SXM", "tp": 1, "replicas": 2}}
+
+
+IDS = {prefix: f"{prefix}_{'0' * 32}" for prefix in ("trc", "job", "rep", "sch", "key")}
+PATHS = {
+    "trace_id": IDS["trc"],
+    "job_id": IDS["job"],
+    "report_id": IDS["rep"],
+    "schedule_id": IDS["sch"],
+    "key_id": IDS["key"],
+    "key": "no-such-entry",
+    "key:path": "no/such-entry",
+}
 
 
 @dataclass
@@ -215,3 +228,21 @@ def problem(response: httpx.Response, status: int, code: str | None = None) -> d
     if code is not None:
         assert body["code"] == code
     return body
+
+
+def api_routes(app: FastAPI) -> list[tuple[str, str]]:
+    """(method, path template) of each route under /v1."""
+    found = []
+    for route in iter_route_contexts(app.routes):
+        if isinstance(getattr(route, "original_route", route), APIRoute) and route.path.startswith("/v1"):
+            found += [(method, route.path) for method in sorted(route.methods)]
+    assert len(found) > 35
+    return found
+
+
+def concrete(path: str) -> str:
+    """The path with ids that nobody has."""
+    for name, value in PATHS.items():
+        path = path.replace("{" + name + "}", value)
+    assert "{" not in path
+    return path

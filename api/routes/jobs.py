@@ -11,6 +11,7 @@ from starlette.responses import Response, StreamingResponse
 from api.auth import JobWriter, Reader
 from api.deps import Context, CurrentServices, JobId, Paging, ReadSession, StreamSlot, WriteSession
 from api.events import job_events
+from api.job_views import job_out
 from api.pagination import ListPage
 from api.replies import PostReply, entity
 from api.schemas.common import problems
@@ -89,5 +90,5 @@ def cancel_job(
 ) -> Response:
     """A queued job and a plan are cancelled at once, a running one within about a second."""
     use_cases.cancel_job(session, principal, services, job_id)
-    body = JobOut.of_detail(use_cases.get_job(session, principal, job_id))
+    body = job_out(session, principal, job_id)
     return reply.send(202, body, location=f"/v1/jobs/{job_id}", retry_after_s=body.retry_after_s)

@@ -7,21 +7,20 @@ from starlette.responses import Response
 
 from api.auth import JobWriter
 from api.deps import CurrentServices, RequestId, WriteSession
-from api.replies import PostReply
+from api.job_views import job_out
+from api.replies import PostReply, Reply
 from api.schemas.common import problems
 from api.schemas.jobs import JobOut, PlanRequest, ReplayRequest
 from api.strict import StrictRoute
 from models.jobs import StartedJob
-from models.principal import Principal
-from models.use_cases.jobs import get_job
 from models.use_cases.plans import start_plan
 from models.use_cases.replays import start_replay
 
 router = APIRouter(prefix="/v1", tags=["plans"], route_class=StrictRoute)
 
 
-def _started(reply: PostReply, session: WriteSession, principal: Principal, started: StartedJob) -> Response:
-    body = JobOut.of_detail(get_job(session, principal, started.job.id))
+def _started(reply: Reply, started: StartedJob) -> Response:
+    body = job_out(reply.session, reply.principal, started.job.id)
     return reply.send(202, body, location=f"/v1/jobs/{body.id}", retry_after_s=body.retry_after_s)
 
 
@@ -43,7 +42,7 @@ def create_plan(
 ) -> Response:
     """Answers at once with the plan's job; an equal plan that is live or has succeeded is answered with its job."""
     started = start_plan(session, principal, services, body.trace_id, body.spec(), request_id=request_id)
-    return _started(reply, session, principal, started)
+    return _started(reply, started)
 
 
 @router.post(
@@ -65,4 +64,4 @@ def create_replay(
     """Answers at once with the replay's job; an equal replay that is live or has succeeded is answered with its job."""
     spec = body.spec()
     started = start_replay(session, principal, services, body.trace_id, spec, name=body.name, request_id=request_id)
-    return _started(reply, session, principal, started)
+    return _started(reply, started)

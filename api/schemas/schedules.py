@@ -27,7 +27,7 @@ Zone = Annotated[
 class ScheduleRequest(Body):
     """A plan to repeat, on one trace or on the newest trace of a stream: exactly one of the two."""
 
-    name: Label = ""
+    name: Annotated[Label, Field(min_length=1)]
     cron: Cron
     zone: Zone = "UTC"
     plan: PlanSpec
@@ -44,7 +44,7 @@ class ScheduleRequest(Body):
 class SchedulePatch(Body):
     """What to change; a field that is left out stays. ``status`` pauses and resumes."""
 
-    name: Label | None = None
+    name: Annotated[Label, Field(min_length=1)] | None = None
     cron: Cron | None = None
     zone: Zone | None = None
     plan: PlanSpec | None = None

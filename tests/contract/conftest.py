@@ -22,6 +22,10 @@ class Site:
     http: httpx.Client
     stack: ExitStack
 
+    def stack_client(self) -> httpx.Client:
+        """A client of the caller's own, to be closed by it: for threads."""
+        return client(self.address, self.made.keys.get("a"))
+
     def client(self, key: str | None) -> httpx.Client:
         """A client with another key, or with none."""
         return self.stack.enter_context(client(self.address, key))
@@ -30,7 +34,10 @@ class Site:
 @pytest.fixture(autouse=True, scope="session")
 def _quiet() -> Iterator[None]:
     """A line for each request would drown what failed."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    structlog.configure(
+        processors=[structlog.processors.format_exc_info, structlog.processors.KeyValueRenderer()],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+    )
     yield
     structlog.reset_defaults()
 
