@@ -117,9 +117,11 @@ class Price(Entry):
     instance_type: str = ""
     gpu: str
     gpus_per_instance: int = Field(default=1, ge=1)
+    per_gpu: bool = False
+    """The source states a rate per GPU and no instance: any number of GPUs is priced, in one group or several."""
     region: str
     term: str
-    """on_demand, spot, capacity_block, ... as the source names it."""
+    """on_demand, spot, capacity_block, marketplace_on_demand, ...: as the source names it, marketplaces apart."""
     usd_per_instance_hour: float = Field(gt=0)
     date: str
     source: str

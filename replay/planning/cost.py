@@ -81,9 +81,11 @@ class Pricing:
         return low
 
     def _fits(self, offer: Price) -> bool:
-        return offer.gpu == self.gpu_key and offer.gpus_per_instance >= self.tp
+        return offer.gpu == self.gpu_key and (offer.per_gpu or offer.gpus_per_instance >= self.tp)
 
     def _instances(self, offer: Price, replicas: int) -> int:
+        if offer.per_gpu:
+            return -(-replicas * self.tp // offer.gpus_per_instance)
         groups = offer.gpus_per_instance // self.tp
         return -(-replicas // groups)
 
