@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 @click.command("serve", short_help="Start the service: API and pages, and in embedded mode its worker too.")
 @options(
     click.option("--host", help="Address to bind to; default: CAPREPLAY_HOST or 127.0.0.1."),
-    click.option(
-        "--port", type=click.IntRange(0, 65535), help="Port, 0 for a free one; default: CAPREPLAY_PORT or 8000."
-    ),
+    click.option("--port", type=click.IntRange(0, 65535), help="0: a free one; default: CAPREPLAY_PORT or 8000."),
     data_dir_option,
     click.option("--no-worker", is_flag=True, help="Embedded mode without its worker: jobs wait for capreplay worker."),
     json_option,
@@ -31,8 +29,8 @@ if TYPE_CHECKING:
 def command(host: str | None, port: int | None, data_dir: Path | None, no_worker: bool, as_json: bool) -> None:
     """Start the service: API and pages, and in embedded mode its worker too.
 
-    Without a broker (CAPREPLAY_BROKER_URL) the mode is embedded: SQLite, one worker process, only this machine, no keys.
-    Prints the address once it is bound; stops on Ctrl-C or SIGTERM.
+    Without a broker (CAPREPLAY_BROKER_URL) the mode is embedded: SQLite, one worker process, only this machine, no
+    keys. Prints the address once it is bound; stops on Ctrl-C or SIGTERM.
     """
     from api.app import create_app
     from models.logs import configure_logging
