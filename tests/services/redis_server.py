@@ -45,14 +45,16 @@ class RedisServer:
     It runs as the service's own Redis would (noeviction, append-only file); `stop(lose_data=True)` loses what it held.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, password: str | None = None) -> None:
         self.folder = folder
+        self.password = password
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
+        login = f":{self.password}@" if self.password else ""
+        return f"redis://{login}127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -64,6 +66,7 @@ class RedisServer:
             "appendonly": "yes",
             "appendfsync": "everysec",
             "maxmemory-policy": "noeviction",
+            **({"requirepass": self.password} if self.password else {}),
         }
         command = [find_binary(), *(part for name, value in options.items() for part in (f"--{name}", value))]
         with (self.folder / "redis.log").open("ab") as log:
