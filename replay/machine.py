@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +36,9 @@ from replay.kernels.state import (
 )
 from replay.kernels.static import StaticOptions, advance_static
 
+Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
+IntT = TypeVar("IntT", bound=np.signedinteger)
 Checkpoint = Callable[[], None]
 
 _EVENTS_A_CALL = 1 << 16
@@ -53,9 +56,9 @@ class EngineRun:
     admitted_ps: Int64Array
     first_ps: Int64Array
     last_ps: Int64Array
-    replica: Int64Array
-    preemptions_of: Int64Array
-    hit_tokens: Int64Array
+    replica: Int32Array
+    preemptions_of: Int32Array
+    hit_tokens: Int32Array
     gaps: Int64Array
     """ITL histogram: tokens by log-linear bin of ps."""
     gap_max_ps: int
@@ -145,9 +148,9 @@ def _drive(step: Callable[[], bool], checkpoint: Checkpoint, outcome: Outcome, m
         admitted_ps=outcome.admitted_ps,
         first_ps=outcome.first_ps,
         last_ps=outcome.last_ps,
-        replica=outcome.replica.astype(np.int64),
-        preemptions_of=outcome.preemptions.astype(np.int64),
-        hit_tokens=outcome.hit_tokens.astype(np.int64),
+        replica=outcome.replica,
+        preemptions_of=outcome.preemptions,
+        hit_tokens=outcome.hit_tokens,
         gaps=meter.gaps,
         gap_max_ps=int(meter.cluster[GAP_MAX_PS]),
         steps=int(regs[:, STEPS].sum()),
@@ -228,19 +231,19 @@ def _interleave(runs: list[EngineRun], n: int) -> EngineRun:
     """Puts the shares of a round-robin split back into one outcome."""
     replicas = len(runs)
 
-    def column(name: str) -> Int64Array:
-        whole = np.empty(n, dtype=np.int64)
-        for k, run in enumerate(runs):
-            whole[k::replicas] = getattr(run, name)
+    def column(shares: list[npt.NDArray[IntT]]) -> npt.NDArray[IntT]:
+        whole = np.empty(n, dtype=shares[0].dtype)
+        for k, share in enumerate(shares):
+            whole[k::replicas] = share
         return whole
 
     return EngineRun(
-        admitted_ps=column("admitted_ps"),
-        first_ps=column("first_ps"),
-        last_ps=column("last_ps"),
-        replica=np.arange(n, dtype=np.int64) % replicas,
-        preemptions_of=column("preemptions_of"),
-        hit_tokens=column("hit_tokens"),
+        admitted_ps=column([run.admitted_ps for run in runs]),
+        first_ps=column([run.first_ps for run in runs]),
+        last_ps=column([run.last_ps for run in runs]),
+        replica=(np.arange(n) % replicas).astype(np.int32),
+        preemptions_of=column([run.preemptions_of for run in runs]),
+        hit_tokens=column([run.hit_tokens for run in runs]),
         gaps=np.sum([run.gaps for run in runs], axis=0),
         gap_max_ps=max(run.gap_max_ps for run in runs),
         steps=sum(run.steps for run in runs),

@@ -9,7 +9,16 @@ from replay.deployment import Deployment
 from replay.errors import FieldError, SpecError
 from replay.kernels.loglinear import gap_bin_edges_ps
 from replay.kernels.state import NEVER, Requests
-from replay.machine import Checkpoint, EngineRun, Int64Array, Machine, make_machine, make_requests, run_deployment
+from replay.machine import (
+    Checkpoint,
+    EngineRun,
+    Int32Array,
+    Int64Array,
+    Machine,
+    make_machine,
+    make_requests,
+    run_deployment,
+)
 from replay.results import STATUSES, Histogram, ReplayResult, RequestTable
 from replay.workload import Workload
 
@@ -119,7 +128,7 @@ def _histogram(run: EngineRun) -> Histogram:
     )
 
 
-def _scatter(values: Int64Array, served: BoolArray) -> Int64Array:
+def _scatter(values: Int64Array | Int32Array, served: BoolArray) -> Int64Array:
     whole = np.full(len(served), NEVER, dtype=np.int64)
     whole[served] = values
     return whole
