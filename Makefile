@@ -81,8 +81,8 @@ lock: setup ## Remake all lock files together (make lock LOCK_FLAGS=--upgrade fo
 serve: setup ## Start the service here: SQLite, one worker, http on 127.0.0.1
 	$(BIN)/capreplay serve
 
-demo: setup ## Upload a trace, plan, print the recommendations (make demo TRACE=FILE for your own)
-	$(BIN)/python examples/demo.py $(TRACE)
+demo: setup ## Upload a trace, plan, print the recommendations (TRACE=FILE for your own, ARGS=--keep to browse)
+	$(BIN)/python examples/demo.py $(TRACE) $(ARGS)
 
 openapi: setup ## Write docs/openapi.json from the code
 	$(BIN)/python -m api.openapi docs/openapi.json

@@ -1,7 +1,7 @@
-"""The whole service on this machine in one command: ``python examples/demo.py [TRACE] [--keep]``; ``make demo`` runs it.
+"""The whole service on this machine in one command: ``python examples/demo.py [TRACE] [--keep]``, or ``make demo``.
 
-Starts ``capreplay serve`` on a free port with its own data folder, and from there on talks REST only: uploads the trace,
-waits until it is read, posts a plan, follows the job, prints the recommendations and saves the report as one HTML file.
+Starts ``capreplay serve`` on a free port with its own data folder, and from there on talks REST only: uploads the
+trace, waits until it is read, posts a plan, follows the job, prints the recommendations and saves the report as HTML.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SAMPLE = Path(__file__).parent / "chat-hour.csv.gz"
 START_TIMEOUT_S = 120
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """The service's own words for why a request was refused."""
 
 
@@ -43,7 +43,7 @@ def call(method: str, url: str, body: dict[str, Any] | BinaryIO | None = None, l
     except urllib.error.HTTPError as error:
         problem = json.load(error)
         faults = [f"  {one.get('field') or ''}: {one['detail']}" for one in problem.get("errors", [])]
-        raise Refused("\n".join([problem.get("detail", str(error)), *faults])) from None
+        raise RefusedError("\n".join([problem.get("detail", str(error)), *faults])) from None
 
 
 def wait_for_job(base: str, job_id: str, what: str) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def wait_for_job(base: str, job_id: str, what: str) -> dict[str, Any]:
             say(f"{what}: {job['status']}")
             if job["status"] != "succeeded":
                 error = job["error"] or {"detail": job["status"], "errors": []}
-                raise Refused("\n".join([error["detail"], *(f"  {one['detail']}" for one in error["errors"])]))
+                raise RefusedError("\n".join([error["detail"], *(f"  {one['detail']}" for one in error["errors"])]))
             return job
         if share != shown:
             say(f"{what}: {job['status']} {share} %")
@@ -106,7 +106,7 @@ def started(server: subprocess.Popen[str]) -> dict[str, str]:
         except ValueError:
             continue
         return answer
-    raise Refused("the service did not start; its log is above")
+    raise RefusedError("the service did not start; its log is above")
 
 
 def wait_until_ready(base: str) -> None:
@@ -115,7 +115,7 @@ def wait_until_ready(base: str) -> None:
     while True:
         try:
             call("GET", f"{base}/healthz")
-        except (OSError, Refused):
+        except (OSError, RefusedError):
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
@@ -144,7 +144,7 @@ def main() -> int:
         )
         try:
             return demonstrate(server, arguments)
-        except Refused as refusal:
+        except RefusedError as refusal:
             say(f"{refusal}\n(the service's log: {log_path})")
             return 2
         except KeyboardInterrupt:
@@ -165,14 +165,14 @@ def demonstrate(server: subprocess.Popen[str], arguments: argparse.Namespace) ->
     page = arguments.data_dir / f"{report_id}.html"
     with urllib.request.urlopen(f"{base}/v1/reports/{report_id}.html", timeout=60) as answer:  # noqa: S310
         page.write_bytes(answer.read())
-    write: Callable[[str], None] = print  # noqa: T201
+    write: Callable[[str], None] = print
     write(plan_text(document))
     write(f"\nHTML report: {page.absolute().as_uri()}")
     if arguments.keep:
         write(f"Live report: {base}/reports/{report_id}  (Ctrl-C stops the service)")
         server.wait()
     else:
-        write(f"To browse it live: make demo again with --keep, or capreplay serve --data-dir {arguments.data_dir}")
+        write(f"To browse it live: make demo ARGS=--keep, or capreplay serve --data-dir {arguments.data_dir}")
     return 0
 
 
