@@ -13,6 +13,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from api.context import ApiContext
+from api.description import describe_errors_as_problems
 from api.health import router as health_router
 from api.middleware import RequestContext
 from api.origin import LocalGuard, is_loopback
@@ -77,6 +78,7 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
     # The routes are whole as they are; including their routers would build each a second time, on the first request.
     app.router.routes.extend([*health_router.routes, *V1_ROUTES])
     app.include_router(pages_router)
+    describe_errors_as_problems(app)
     return app
 
 

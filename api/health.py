@@ -42,7 +42,9 @@ def get_health() -> Health:
     return Health()
 
 
-@router.get("/readyz", operation_id="get_readiness", responses=problems(503), summary="Whether the service can work")
+@router.get(
+    "/readyz", operation_id="get_readiness", responses=problems(503, always=()), summary="Whether the service can work"
+)
 def get_readiness(context: Context) -> Readiness:
     """Database, schema, broker, blob store; workers are told, not required."""
     checks = context.readiness.checks()

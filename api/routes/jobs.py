@@ -65,7 +65,7 @@ def list_job_children(request: Request, principal: Reader, session: ReadSession,
     "/jobs/{job_id}/events",
     operation_id="watch_job",
     response_class=StreamingResponse,
-    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}, **problems(404)},
+    responses={200: {"content": {"text/event-stream": {}}}, **problems(404)},
     summary="Server-sent events of a job",
 )
 def watch_job(

@@ -69,13 +69,13 @@ _TITLES = {
 _ALWAYS = (401, 403, 421, 422, 429, 500)
 
 
-def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The error answers of a route for the OpenAPI file: these, and those that every route has."""
+def problems(*statuses: int, always: tuple[int, ...] = _ALWAYS) -> dict[int | str, dict[str, Any]]:
+    """The error answers of a route for the OpenAPI file: these, and those that every route under ``/v1`` has."""
     return {
         status: {
             "description": _TITLES[status],
             "model": Problem,
             "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
         }
-        for status in sorted({*statuses, *_ALWAYS})
+        for status in sorted({*statuses, *always})
     }
