@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
+from polars.io.plugins import register_io_source
 
 from replay.errors import TraceError
 
@@ -38,6 +39,8 @@ SCHEMA: dict[str, pl.DataType] = {
 }
 
 COLUMNS = tuple(SCHEMA)
+RAW_IDS = pl.List(pl.UInt64())
+"""Block ids as the source gave them, before they become dense."""
 _PREFIX = "capreplay."
 
 
@@ -87,20 +90,32 @@ def read_meta(path: Path) -> Meta:
     )
 
 
+def typed(frame: pl.DataFrame) -> pl.DataFrame:
+    """The frame's canonical columns that hold anything, in canonical types; ``prefix_blocks`` keeps raw 64-bit ids."""
+    kept = [name for name in SCHEMA if name in frame.columns and frame[name].null_count() < frame.height]
+    return frame.select(pl.col(name).cast(RAW_IDS if name == "prefix_blocks" else SCHEMA[name]) for name in kept)
+
+
 def conform(frame: pl.DataFrame) -> pl.DataFrame:
-    """The frame with all canonical columns in order; absent ones null. ``prefix_blocks`` keeps its raw ids' type."""
-    blocks = frame.schema.get("prefix_blocks", SCHEMA["prefix_blocks"])
+    """The frame with all canonical columns in order; absent ones null."""
     return frame.select(
-        (pl.col(name) if name in frame.columns else pl.lit(None))
-        .cast(blocks if name == "prefix_blocks" else kind)
-        .alias(name)
+        (pl.col(name) if name in frame.columns else pl.lit(None)).cast(kind).alias(name)
         for name, kind in SCHEMA.items()
     )
 
 
-def write(frame: pl.LazyFrame, out: Path, meta: Meta) -> None:
-    """Writes sorted canonical rows: zstd, row groups of at most 262,144 rows, statistics, metadata."""
-    frame.sink_parquet(
+def write(frames: Iterator[pl.DataFrame], out: Path, meta: Meta) -> None:
+    """Writes sorted canonical rows as they come: zstd, row groups of at most 262,144 rows, statistics, metadata.
+
+    What ``frames`` raises comes through, and leaves a file to be thrown away.
+    """
+
+    def source(
+        columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, batch_size: int | None
+    ) -> Iterator[pl.DataFrame]:
+        yield from frames
+
+    register_io_source(source, schema=SCHEMA).sink_parquet(
         out,
         compression="zstd",
         compression_level=1,

@@ -49,18 +49,21 @@ def ingest(
     ledger.assumed["container"] = table.sample.container
     if opened.compression != "none":
         ledger.assumed["compression"] = opened.compression
+
+    def tick() -> None:
+        progress(opened.size, opened.size)
+
     staged = out.with_name(out.name + ".part")
     try:
         with TemporaryDirectory(prefix=".ingest-", dir=out.parent) as folder:
             spool = Spool(Path(folder))
             for frame in chosen.read(table, options, ledger):
-                spool.add(canonical.conform(frame))
+                spool.add(frame)
             ledger.check()
             meta = _meta(spool, ledger, chosen, options)
-            for _ in spool.write(staged, meta):
-                progress(opened.size, opened.size)
+            spool.write(staged, meta, tick)
             span_ns = (spool.last_ns or 0) - (spool.first_ns or 0)
-            measured = measure(staged, meta, span_ns)
+            measured = measure(staged, meta, span_ns, tick)
             moved = spool.moved
         _check_lengths(measured)
         report = _report(chosen, why, ledger, measured, moved, span_ns)
@@ -75,8 +78,7 @@ def open_table(source: Source) -> Table:
     if source.is_parquet:
         return open_parquet(source)
     first = next(line_batches(source), None)
-    head = first.data[:4096].lstrip() if first is not None else b""
-    if head[:1] in (b"{", b"["):
+    if first is not None and first.data.lstrip()[:1] in (b"{", b"["):
         return open_json(source)
     return open_delimited(source)
 

@@ -43,7 +43,7 @@ def batches(source: Source) -> Iterator[Lines]:
         cut = data.rfind(b"\n") + 1
         if len(data) - cut > source.limits.max_line_bytes:
             raise _too_long(source, first + data.count(b"\n", 0, cut))
-        if cut < BATCH_BYTES // 2:
+        if cut == 0 or cut < BATCH_BYTES // 2:
             rest = data
             continue
         rest = data[cut:]

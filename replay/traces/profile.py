@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -189,8 +190,8 @@ class Measured:
     statuses: dict[str, int]
 
 
-def measure(path: Path, meta: Meta, span_ns: int) -> Measured:
-    """Profiles the canonical file at ``path``, whose arrivals lie in 0..``span_ns``."""
+def measure(path: Path, meta: Meta, span_ns: int, tick: Callable[[], None]) -> Measured:
+    """Profiles the canonical file at ``path``, whose arrivals lie in 0..``span_ns``; ``tick`` before each slice."""
     arrivals = Arrivals()
     tallies = {name: Tally() for name in _LENGTHS}
     sources = {"source_e2e_ns": Tally(), "source_ttft_ns": Tally()}
@@ -202,6 +203,7 @@ def measure(path: Path, meta: Meta, span_ns: int) -> Measured:
     prefix = PrefixReuse(meta) if meta.block_size_tokens is not None else None
     requests = closed = 0
     for frame in canonical.slices(path):
+        tick()
         requests += frame.height
         open_loop = frame.filter(pl.col("arrival_ns").is_not_null())
         closed += frame.height - open_loop.height

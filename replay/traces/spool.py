@@ -1,12 +1,12 @@
 """Kept rows between reading and the canonical file: in memory while small, else in sorted parts on disk.
 
-Final order is by arrival, ties by source order, rows without arrival last. Memory is bounded by a bucket of about a
-million rows, however long and however disordered the file.
+Final order is by arrival, ties by source order, rows without arrival last. Memory is bounded by a bucket of some
+hundred thousand rows, however long and however disordered the file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -19,15 +19,16 @@ from replay.traces import canonical
 from replay.traces.canonical import Meta
 from replay.traces.rows import list_column
 
-_SPILL_BYTES = 96 * 2**20
-_BUCKET_ROWS = 1_000_000
+_SPILL_BYTES = 48 * 2**20
+_BUCKET_ROWS = 262_144
+_SAMPLE_EVERY = 97
 _MERGE_IDS = 1_000_000
 _SORT = ["arrival_ns", "source_line"]
 
 
 @dataclass
 class Spool:
-    """Collects frames of kept rows (``canonical.conform``-ed, ids raw), then writes the sorted table.
+    """Collects frames of kept rows (ids raw), then writes the sorted table.
 
     ``_folder`` is empty and the caller's to remove. ``moved`` counts rows that come after one with a later arrival.
     """
@@ -59,15 +60,16 @@ class Spool:
         if frame.height == 0:
             return
         self.rows += frame.height
+        frame = canonical.typed(frame)
+        if "arrival_ns" not in frame.columns:
+            frame = frame.with_columns(pl.lit(None, dtype=pl.Int64).alias("arrival_ns"))
         self._observe(frame["arrival_ns"].drop_nulls().to_numpy())
-        if isinstance(frame.schema["prefix_blocks"], pl.List) and frame["prefix_blocks"].null_count() < frame.height:
-            fresh = frame["prefix_blocks"].explode(empty_as_null=False).drop_nulls().cast(pl.UInt64).unique().to_numpy()
+        if "prefix_blocks" in frame.columns:
+            fresh = frame["prefix_blocks"].explode(empty_as_null=False, keep_nulls=False).unique().to_numpy()
             self._fresh.append(fresh)
             self._fresh_count += len(fresh)
             if self._fresh_count > max(_MERGE_IDS, len(self._ids)):
                 self._merge_ids()
-        ids = pl.col("prefix_blocks").cast(pl.List(pl.UInt64))
-        frame = frame.with_columns(pl.when(ids.list.len() > 0).then(ids).alias("prefix_blocks"))
         self._held.append(frame)
         self._held_bytes += int(frame.estimated_size())
         if self._held_bytes >= _SPILL_BYTES:
@@ -89,34 +91,30 @@ class Spool:
         return self._folder / name
 
     def _spill(self) -> None:
-        frame = _sorted(pl.concat(self._held))
+        frame = _sorted(_together(self._held))
         self._held, self._held_bytes = [], 0
         path = self._path(f"part-{len(self._parts):06d}.parquet")
         frame.write_parquet(path, compression="lz4", row_group_size=canonical.ROW_GROUP_ROWS)
         low, high = frame["arrival_ns"].min(), frame["arrival_ns"].max()
         self._parts.append((path, _int(low), _int(high)))
 
-    def write(self, out: Path, meta: Meta) -> Iterator[int]:
-        """Writes the canonical file; yields the rows done after each step, so that the caller may report or cancel."""
+    def write(self, out: Path, meta: Meta, tick: Callable[[], None]) -> None:
+        """Writes the canonical file; calls ``tick`` before each bucket, which may raise to cancel."""
         self._merge_ids()
-        if not self._parts:
-            frame = self._final(_sorted(pl.concat(self._held)))
+        canonical.write(self._ready(tick), out, meta)
+
+    def _ready(self, tick: Callable[[], None]) -> Iterator[pl.DataFrame]:
+        if self._parts:
+            if self._held:
+                self._spill()
+            buckets = self._buckets()
+        else:
+            buckets = iter([_sorted(_together(self._held))])
             self._held = []
-            canonical.write(frame.lazy(), out, meta)
-            yield self.rows
-            return
-        if self._held:
-            self._spill()
-        chunks: list[Path] = []
-        done = 0
-        for frame in self._buckets():
-            path = self._path(f"sorted-{len(chunks):06d}.parquet")
-            self._final(frame).write_parquet(path, compression="lz4", row_group_size=canonical.ROW_GROUP_ROWS)
-            chunks.append(path)
-            done += frame.height
-            yield done // 2
-        canonical.write(pl.scan_parquet(chunks, glob=False), out, meta)
-        yield self.rows
+        for frame in buckets:
+            tick()
+            if frame.height:
+                yield canonical.conform(self._final(frame))
 
     def _buckets(self) -> Iterator[pl.DataFrame]:
         """The rows in final order, about ``_BUCKET_ROWS`` at a time."""
@@ -132,27 +130,19 @@ class Spool:
             pl.scan_parquet(path, glob=False).filter(pl.col("arrival_ns").is_null()).collect()
             for path, _, _ in self._parts
         ]
-        nulls = pl.concat(rest)
+        nulls = _together(rest)
         if nulls.height:
             yield nulls.sort("source_line")
 
     def _edges(self) -> list[int]:
         """Arrivals that cut the rows into buckets, from a sample of each part; the last edge is past the end."""
+        arrivals = [
+            pl.scan_parquet(path, glob=False).select("arrival_ns").collect().to_series() for path, _, _ in self._parts
+        ]
         sample = np.sort(
-            np.concatenate(
-                [
-                    pl.scan_parquet(path, glob=False)
-                    .select("arrival_ns")
-                    .collect()
-                    .to_series()
-                    .drop_nulls()
-                    .gather_every(97)
-                    .to_numpy()
-                    for path, _, _ in self._parts
-                ]
-            )
+            np.concatenate([part.drop_nulls().gather_every(_SAMPLE_EVERY).to_numpy() for part in arrivals])
         )
-        step = max(1, _BUCKET_ROWS // 97)
+        step = max(1, _BUCKET_ROWS // _SAMPLE_EVERY)
         inner = [int(value) for value in sample[step::step]]
         return sorted({self.first_ns or 0, *inner, (self.last_ns or 0) + 1})
 
@@ -162,19 +152,24 @@ class Spool:
             for path, first, last in self._parts
             if first is not None and last is not None and first < high and last >= low
         ]
-        return _sorted(pl.concat(frames)) if frames else pl.read_parquet(self._parts[0][0], glob=False, n_rows=0)
+        return _sorted(_together(frames)) if frames else pl.DataFrame()
 
     def _final(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Arrivals from the earliest; block ids dense by their value, so that they do not depend on the rows' order."""
         first = self.first_ns or 0
         frame = frame.with_columns(pl.col("arrival_ns") - first)
-        if not self.has_blocks:
-            return frame.with_columns(pl.lit(None, dtype=canonical.SCHEMA["prefix_blocks"]).alias("prefix_blocks"))
+        if "prefix_blocks" not in frame.columns:
+            return frame
         lists = frame["prefix_blocks"]
         flat = lists.explode(empty_as_null=False, keep_nulls=False).to_numpy()
         dense = np.searchsorted(self._ids, flat).astype(np.int64)
         lengths = lists.list.len().fill_null(0).cast(pl.Int64).to_numpy()
         return frame.with_columns(list_column("prefix_blocks", dense, lengths))
+
+
+def _together(frames: list[pl.DataFrame]) -> pl.DataFrame:
+    """The rows of frames that may have different columns."""
+    return pl.concat(frames, how="diagonal")
 
 
 def _sorted(frame: pl.DataFrame) -> pl.DataFrame:

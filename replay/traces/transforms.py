@@ -72,9 +72,10 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
                 [FieldError(cure, field="growth", cure=cure)],
             )
     return Workload(
-        arrival_ps=np.ascontiguousarray(arrival_ns * PS_PER_NS),
-        prompt_tokens=np.ascontiguousarray(prompt, dtype=np.int64),
-        output_tokens=np.ascontiguousarray(output, dtype=np.int64),
+        # Copies: polars hands out read-only views, and a kernel compiles anew for those.
+        arrival_ps=np.array(arrival_ns * PS_PER_NS, dtype=np.int64),
+        prompt_tokens=np.array(prompt, dtype=np.int64),
+        output_tokens=np.array(output, dtype=np.int64),
         span_s=span_s,
         excluded=excluded,
         notes=tuple(notes),

@@ -288,17 +288,9 @@ def test_mooncake_sessions_keep_the_closed_loop(lab) -> None:
 
 
 def test_qwen_sessions_follow_parents(lab) -> None:
-    rows = [
-        {
-            "chat_id": c,
-            "parent_chat_id": p,
-            "timestamp": i,
-            "input_length": 20,
-            "output_length": 1,
-            "hash_ids": [1, i + 2],
-        }
-        for i, (c, p) in enumerate([(1, -1), (2, 1), (3, 2), (4, 99), (5, -1)])
-    ]
+    fixed = {"input_length": 20, "output_length": 1}
+    pairs = enumerate([(1, -1), (2, 1), (3, 2), (4, 99), (5, -1)])
+    rows = [{"chat_id": c, "parent_chat_id": p, "timestamp": i, "hash_ids": [1, i + 2]} | fixed for i, (c, p) in pairs]
     lab.read("".join(json.dumps(row) + "\n" for row in rows))
     assert lab.table["session"].to_list() == ["1", "1", "1", "99", "5"]
 
@@ -318,9 +310,8 @@ def test_burstgpt_v3_keeps_sessions_and_elapsed_time(lab) -> None:
 
 
 def test_a_total_that_does_not_add_up_is_named(lab) -> None:
-    data = (
-        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n1,a,5,5,11,API log\n2,a,5,5,10,API log\n"
-    )
+    header = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    data = header + "1,a,5,5,11,API log\n2,a,5,5,10,API log\n"
     assert any("Total tokens" in warning for warning in lab.read(data).warnings)
 
 

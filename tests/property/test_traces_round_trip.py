@@ -1,0 +1,189 @@
+"""Whatever is written in a format is read back the same; the order of rows and the size of blocks do not matter."""
+
+import gzip
+import io
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import polars as pl
+import pytest
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from replay.errors import TraceError
+from replay.traces import canonical
+from replay.traces.ingest import ingest
+from replay.traces.options import IngestOptions
+from replay.traces.report import IngestReport
+
+SLOW = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+tokens = st.integers(1, 200_000)
+text = st.none() | st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Z"]), min_size=1, max_size=20)
+UNKNOWN_WORDS = ("null", "none", "-", "n/a", "na", "\\n")
+labels = text.filter(lambda value: value is None or value.lower() not in UNKNOWN_WORDS)
+row = st.fixed_dictionaries(
+    {
+        "micros": st.integers(0, 10**13),
+        "prompt": st.none() | tokens,
+        "output": st.none() | tokens,
+        "tenant": labels,
+    }
+)
+rows = st.lists(row, min_size=2, max_size=60, unique_by=lambda r: r["micros"]).filter(
+    lambda found: any(r["prompt"] for r in found) and any(r["output"] for r in found)
+)
+
+
+def read(data: bytes, **options: Any) -> tuple[IngestReport, pl.DataFrame]:
+    with TemporaryDirectory() as folder:
+        source, out = Path(folder, "upload"), Path(folder, "out.parquet")
+        source.write_bytes(data)
+        report = ingest(source, out, IngestOptions(**options))
+        return report, pl.read_parquet(out)
+
+
+def expected(found: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    first = min(r["micros"] for r in found)
+    ordered = sorted(found, key=lambda r: r["micros"])
+    return [((r["micros"] - first) * 1000, r["prompt"], r["output"], r["tenant"]) for r in ordered]
+
+
+def quote(value: Any) -> str:
+    return "" if value is None else '"' + str(value).replace('"', '""') + '"'
+
+
+def as_csv(found: list[dict[str, Any]]) -> bytes:
+    lines = ["arrival_us,prompt_tokens,output_tokens,tenant"]
+    for r in found:
+        prompt, output = ("" if value is None else str(value) for value in (r["prompt"], r["output"]))
+        lines.append(f"{r['micros']},{prompt},{output},{quote(r['tenant'])}")
+    return ("\n".join(lines) + "\n").encode()
+
+
+def objects(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {"arrival_us": r["micros"], "prompt_tokens": r["prompt"], "output_tokens": r["output"], "tenant": r["tenant"]}
+        for r in found
+    ]
+
+
+def as_jsonl(found: list[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(o) + "\n" for o in objects(found)).encode()
+
+
+def as_array(found: list[dict[str, Any]]) -> bytes:
+    return json.dumps(objects(found), indent=1, ensure_ascii=False).encode()
+
+
+def as_parquet(found: list[dict[str, Any]]) -> bytes:
+    buffer = io.BytesIO()
+    kinds = {"arrival_us": pl.Int64, "prompt_tokens": pl.Int64, "output_tokens": pl.Int64, "tenant": pl.String}
+    pl.DataFrame(objects(found), schema=kinds).write_parquet(buffer)
+    return buffer.getvalue()
+
+
+@SLOW
+@given(found=rows)
+@pytest.mark.parametrize("write", [as_csv, as_jsonl, as_array, as_parquet])
+def test_own_formats_round_trip(write, found) -> None:
+    report, table = read(write(found))
+    assert table.select("arrival_ns", "prompt_tokens", "output_tokens", "tenant").rows() == expected(found)
+    assert report.cleaning.rows_read == report.cleaning.rows_kept == report.requests == len(found)
+    assert report.prompt_tokens == sum(r["prompt"] or 0 for r in found)
+
+
+@SLOW
+@given(found=rows, seed=st.randoms(use_true_random=False))
+def test_the_order_of_rows_does_not_matter(found, seed) -> None:
+    _, table = read(as_csv(found))
+    seed.shuffle(found)
+    _, again = read(as_csv(found))
+    columns = [name for name in canonical.COLUMNS if name != "source_line"]
+    assert again.select(columns).equals(table.select(columns))
+
+
+@SLOW
+@given(found=rows, block=st.integers(1, 200), compress=st.sampled_from([bytes, gzip.compress, zstandard.compress]))
+@pytest.mark.parametrize("write", [as_csv, as_jsonl, as_array])
+def test_the_size_of_blocks_does_not_matter(write, found, block, compress) -> None:
+    data = compress(write(found))
+    _, table = read(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("replay.traces.source.BLOCK_BYTES", block)
+        patch.setattr("replay.traces.lines.BATCH_BYTES", block)
+        report, again = read(data)
+    assert again.equals(table)
+    assert report.requests == len(found)
+
+
+triples = st.tuples(st.integers(0, 10**7), st.integers(1, 5000), st.integers(1, 5000))
+
+
+@SLOW
+@given(found=st.lists(triples, min_size=2, max_size=50, unique_by=lambda r: r[0]))
+def test_research_formats_round_trip(found) -> None:
+    """Azure, BurstGPT and Mooncake as their publishers write them, each in the resolution that it has."""
+    found.sort()
+    first = found[0][0]
+    azure = ["TIMESTAMP,ContextTokens,GeneratedTokens"] + [
+        f"2023-11-16 {t // 3_600_000 + 18:02d}:{t // 60_000 % 60:02d}:{t // 1000 % 60:02d}.{t % 1000:03d}0000,{p},{o}"
+        for t, p, o in found
+    ]
+    burst = ["Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"] + [
+        f"{t},ChatGPT,{p},{o},{p + o},API log" for t, p, o in found
+    ]
+    moon = [
+        json.dumps({"timestamp": t, "input_length": p, "output_length": o, "hash_ids": list(range(-(-p // 512)))})
+        for t, p, o in found
+    ]
+    for lines, form, step in (
+        (azure, "azure-llm-2023", 10**6),
+        (burst, "burstgpt-v1", 10**9),
+        (moon, "mooncake", 10**6),
+    ):
+        report, table = read(("\n".join(lines) + "\n").encode())
+        assert report.format == form
+        assert table.select("arrival_ns", "prompt_tokens", "output_tokens").rows() == [
+            ((t - first) * step, p, o) for t, p, o in found
+        ]
+
+
+blows = st.tuples(st.sampled_from(["flip", "cut", "splice"]), st.floats(0, 1), st.integers(0, 255))
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    found=rows,
+    damage=st.lists(blows, min_size=1, max_size=6),
+    write=st.sampled_from([as_csv, as_jsonl, as_array, as_parquet]),
+    compress=st.sampled_from([bytes, gzip.compress, zstandard.compress]),
+)
+def test_damaged_files_are_refused_or_accounted_for(found, damage, write, compress) -> None:
+    """No traceback, no silent loss: a TraceError, or a report whose rows add up."""
+    data = bytearray(compress(write(found)))
+    for kind, place, byte in damage:
+        at = int(place * (len(data) - 1))
+        if kind == "flip":
+            data[at] ^= byte
+        elif kind == "cut" and len(data) > 8:
+            del data[at:]
+        else:
+            data[at:at] = data[: byte % 40]
+        data = data or bytearray(b"x")
+    try:
+        report, table = read(bytes(data), max_rejected_share=1.0)
+    except TraceError as error:
+        refusal = error
+    else:
+        cleaning = report.cleaning
+        assert cleaning.rows_read == cleaning.rows_kept + sum(cleaning.rejected_by_rule.values())
+        assert table.height == report.requests == cleaning.rows_kept
+        assert table["arrival_ns"].is_sorted()
+        assert (table["prompt_tokens"].drop_nulls() > 0).all()
+        return
+    assert refusal.code.startswith("trace.")
+    assert refusal.detail
