@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from api.conditional import etag
@@ -11,8 +12,12 @@ from api.context import ApiContext
 from api.ingest_options import UploadParameters
 from api.schemas.traces import TraceOut
 from models.blobs import StoredUpload
+from models.errors import InvalidError
 from models.principal import Principal
-from models.use_cases.traces import create_trace
+from models.tables import Trace
+from models.use_cases.jobs import get_job
+from models.use_cases.traces import create_trace, get_ready_trace, get_trace
+from replay.errors import FieldError
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,22 @@ def store_trace(
             request_id=request_id,
         )
         return StoredTrace(TraceOut.of(made.trace), made.trace.version, made.created)
+
+
+def readable_trace(session: Session, principal: Principal, trace_id: str) -> Trace:
+    """A trace that is ready.
+
+    Raises:
+        InvalidError: its file could not be read; with the ingest's own code, sentence, lines, columns, rules and cures.
+        NotFoundError. ConflictError: it is still being read.
+    """
+    trace = get_trace(session, principal, trace_id)
+    job = get_job(session, principal, trace.ingest_job_id).job if trace.status == "failed" else None
+    if job is not None and job.error_code is not None:
+        known = {field.name for field in fields(FieldError)}
+        faults = [FieldError(**{"detail": "", **{k: v for k, v in e.items() if k in known}}) for e in job.errors or ()]
+        raise InvalidError(job.error_detail or "this file could not be read", code=job.error_code, errors=faults)
+    return get_ready_trace(session, principal, trace_id)
 
 
 def accepted(stored: StoredTrace) -> Response:

@@ -8,7 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from models.tables import Blob, Job, Report, Trace
 from models.use_cases import keys
 from replay.traces.ingest import ingest
 from replay.traces.options import IngestOptions
+from worker.execution import execute
 
 CSV = (
     "TIMESTAMP,ContextTokens,GeneratedTokens\n"
@@ -74,6 +75,10 @@ class TestApp:
         with self.services.database.write() as session:
             issued = keys.create_key(session, principal, self.services, name="test", scopes=frozenset(scopes))
             return issued.text
+
+    def work(self, job_id: str) -> str:
+        """Runs one job in this process, as a worker does; the outcome."""
+        return execute(self.services, job_id, "test")
 
     def add_ready_trace(self, tenant: str = "local", *, name: str = "ready", stream: str | None = None) -> str:
         """A trace that was ingested for real, without a worker; its id."""
@@ -246,3 +251,29 @@ def concrete(path: str) -> str:
         path = path.replace("{" + name + "}", value)
     assert "{" not in path
     return path
+
+
+@dataclass
+class Site:
+    """A served application and a client of it (of tenant ``a`` in keys mode)."""
+
+    made: TestApp
+    address: str
+    http: httpx.Client
+    stack: ExitStack
+
+    def stack_client(self) -> httpx.Client:
+        """A client of the caller's own, to be closed by it: for threads."""
+        return client(self.address, self.made.keys.get("a"))
+
+    def client(self, key: str | None) -> httpx.Client:
+        """A client with another key, or with none."""
+        return self.stack.enter_context(client(self.address, key))
+
+
+def start_site(stack: ExitStack, folder: Path, template: Path, settings: dict[str, Any]) -> Site:
+    """Serves an application with these settings until ``stack`` ends."""
+    context: AbstractContextManager[TestApp] = make_app(folder, template, **settings)
+    made = stack.enter_context(context)
+    address = stack.enter_context(live(made.app))
+    return Site(made, address, stack.enter_context(client(address, made.keys.get("a"))), stack)

@@ -15,7 +15,7 @@ from api.pagination import ListPage
 from api.replies import entity
 from api.schemas.common import problems
 from api.schemas.traces import CleaningReportOut, TraceOut, TraceProfileOut
-from api.stored_traces import accepted, store_trace
+from api.stored_traces import accepted, readable_trace, store_trace
 from api.strict import StrictRoute
 from api.uploads import receive_upload
 from models.blobs import UploadWriter
@@ -101,8 +101,8 @@ def delete_trace(principal: TraceWriter, session: WriteSession, services: Curren
     summary="How the file was read",
 )
 def get_cleaning_report(request: Request, principal: Reader, session: ReadSession, trace_id: TraceId) -> Response:
-    """Format and why, assumed unit and zone, rows read = kept + rejected by reason."""
-    return entity(request, CleaningReportOut.of(use_cases.get_ready_trace(session, principal, trace_id)))
+    """Format and why, assumed unit and zone, rows read = kept + rejected by reason; 422 says why a file was refused."""
+    return entity(request, CleaningReportOut.of(readable_trace(session, principal, trace_id)))
 
 
 @router.get(
@@ -114,4 +114,4 @@ def get_cleaning_report(request: Request, principal: Reader, session: ReadSessio
 )
 def get_trace_profile(request: Request, principal: Reader, session: ReadSession, trace_id: TraceId) -> Response:
     """Rates, burstiness, length percentiles, clock resolution, prefix reuse, tenants, load by hour and weekday."""
-    return entity(request, TraceProfileOut.of(use_cases.get_ready_trace(session, principal, trace_id)))
+    return entity(request, TraceProfileOut.of(readable_trace(session, principal, trace_id)))
