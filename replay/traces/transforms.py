@@ -17,7 +17,7 @@ Int64Array = npt.NDArray[np.int64]
 
 PS_PER_NS = 1_000
 MAX_SPAN_S = 90 * 86_400
-"""2^63 ps are 106.75 days; the rest is room for a replay to run past the last arrival (replay.simulate has the same)."""
+"""2^63 ps are 106.75 days; the rest is room to run past the last arrival (replay.simulate has the same bound)."""
 
 JITTER_S = 60.0
 _NS = 10**9
