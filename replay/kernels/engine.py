@@ -11,7 +11,7 @@ from replay.kernels.jit import kernel
 from replay.kernels.loglinear import bin_of
 from replay.kernels.memory import prepare_free_list, publish, release
 from replay.kernels.routers import route
-from replay.kernels.schedule import schedule
+from replay.kernels.schedule import save_progress, schedule
 from replay.kernels.state import (
     FAR,
     FINISHED,
@@ -67,12 +67,10 @@ def start_next(
 
 
 @kernel
-def leave(config: Config, requests: Requests, state: State, reg: Int64, replica: int, slot: int, done: bool) -> None:
+def leave(config: Config, state: State, reg: Int64, replica: int, slot: int, done: bool) -> None:
     """A slot has delivered its last token, or the token that was in flight when it was preempted: frees the slot."""
-    slots, outcome = state.slots, state.outcome
-    r = slots.request[slot]
-    outcome.last_ps[r] = slots.last_ps[slot]
-    outcome.generated[r] = requests.output_tokens[r] - slots.left[slot]
+    slots = state.slots
+    save_progress(state, slot)
     slots.free[replica * config.max_num_seqs + reg[FREE_SLOTS]] = slot
     reg[FREE_SLOTS] += 1
     if not done:
@@ -109,13 +107,10 @@ def finish_batch(config: Config, requests: Requests, state: State, reg: Int64, r
     start = batch * config.max_num_seqs
     gap_ps, gap_tokens = -1, 0
     left_running = False
-    for i in range(flight.size[batch]):
-        if not flight.emits[start + i]:
-            continue
+    for i in range(flight.emitting[batch]):
         slot = flight.slot[start + i]
-        slots.placeholders[slot] -= 1
-        slots.left[slot] -= 1
-        slots.total[slot] += 1
+        left = slots.left[slot] - 1
+        slots.left[slot] = left
         last = slots.last_ps[slot]
         slots.last_ps[slot] = end
         if last == NEVER:
@@ -129,12 +124,11 @@ def finish_batch(config: Config, requests: Requests, state: State, reg: Int64, r
             cluster[GAP_MAX_PS] = max(cluster[GAP_MAX_PS], gap_ps)
         running = slots.running[slot] == 1
         if running and config.prefix_caching:
-            known = slots.computed[slot] - slots.placeholders[slot]
+            known = slots.computed[slot] - (left - slots.unscheduled[slot])
             publish(config, requests, state.blocks, slots, replica, slot, known, mask)
-        done = slots.left[slot] == 0 or slots.total[slot] >= config.max_model_len
-        if done or not running:
+        if left == 0 or not running:
             left_running |= running
-            leave(config, requests, state, reg, replica, slot, done)
+            leave(config, state, reg, replica, slot, left == 0)
     if gap_tokens > 0:
         state.meters.gaps[bin_of(gap_ps, GAP_BITS)] += gap_tokens
     if left_running:

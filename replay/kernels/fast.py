@@ -1,6 +1,7 @@
 """The fast loop: one replica of the vLLM v1 scheduler, first come first served, at O(1) a step.
 
-It rests on what holds there without a long-prefill threshold, priorities or prefix caching (docs/adr/0002-fast-loop.md):
+It rests on what holds there without a long-prefill threshold, priorities or prefix caching (docs/adr/0002-fast-
+loop.md):
 
 * At most one request is partly prefilled, and it is the last of the running list. Every other running request
 decodes, and

@@ -36,3 +36,10 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
     """Compiles for nopython mode, cached on disk, without the interpreter lock, in exact (not fast) arithmetic."""
     compiled: Callable[P, R] = numba.njit(**_OPTIONS)(function)
     return compiled
+
+
+def inlined(function: Callable[P, R]) -> Callable[P, R]:
+    """A kernel that is always inlined: for helpers on the path of every token, where handing over the arrays costs more
+    than the work."""
+    compiled: Callable[P, R] = numba.njit(**_OPTIONS, forceinline=True)(function)
+    return compiled

@@ -208,9 +208,13 @@ def grow(
     replica: int,
     slot: int,
     tokens: int,
+    known: int,
     mask: int,
 ) -> bool:
-    """Blocks for ``tokens`` tokens of a slot; False, and nothing changed, where they are not free."""
+    """Blocks for ``tokens`` tokens of a slot, of which the first ``known`` are decided (a token in flight is not).
+
+    False, and nothing changed, where they are not free.
+    """
     need = blocks_for(tokens, config.block_size) - slots.held[slot]
     if need > reg[FREE_BLOCKS]:
         return False
@@ -228,7 +232,7 @@ def grow(
             blocks.table[slot * config.table_width + i] = block
         slots.held[slot] = held + max(need, 0)
         slots.room[slot] = slots.held[slot] * config.block_size
-        publish(config, requests, blocks, slots, replica, slot, min(tokens, slots.total[slot]), mask)
+        publish(config, requests, blocks, slots, replica, slot, min(tokens, known), mask)
     elif need > 0:
         slots.held[slot] += need
         slots.room[slot] = slots.held[slot] * config.block_size

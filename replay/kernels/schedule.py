@@ -5,10 +5,13 @@ The specification is engine semantics 1.1; the steps below are in its order.
 
 from __future__ import annotations
 
-from replay.kernels.jit import kernel
+from replay.kernels.jit import inlined, kernel
 from replay.kernels.memory import blocks_for, grow, lookup, release, take_hits
 from replay.kernels.state import (
     BUSY,
+    CHUNKS_PS,
+    CONTEXT,
+    EMITTING,
     FLIGHT,
     FLIGHT_FIRST,
     FREE_BLOCKS,
@@ -16,12 +19,15 @@ from replay.kernels.state import (
     HIT_TOKENS,
     MAX_USED_BLOCKS,
     NEVER,
+    ONES,
     PREEMPTIONS,
     QUERIED_TOKENS,
+    REQUESTS,
     RUNNING,
     RUNNING_REQUESTS,
     SCHEDULED_TOKENS,
     STEPS,
+    TOKENS,
     USED_BLOCKS,
     WAITING,
     Config,
@@ -64,67 +70,113 @@ def preempt(
     release(config, state.blocks, slots, reg, replica, slot)
     r = slots.request[slot]
     slots.running[slot] = 0
-    if slots.placeholders[slot] == 0:  # else a token is in flight: the slot is freed when it arrives
+    if slots.left[slot] == slots.unscheduled[slot]:  # else a token is in flight: the slot is freed when it arrives
         slots.free[first + reg[FREE_SLOTS]] = slot
         reg[FREE_SLOTS] += 1
-    state.outcome.generated[r] = requests.output_tokens[r] - slots.left[slot]
-    state.outcome.last_ps[r] = slots.last_ps[slot]
+    save_progress(state, slot)
     state.outcome.preemptions[r] += 1
     reg[PREEMPTIONS] += 1
     insert(config, requests, state.outcome, reg, r, True)
 
 
 @kernel
-def remove_from_batch(state: State, start: int, n: int, slot: int) -> int:
-    """Takes a slot out of the batch being built and returns its tokens; 0 where it is not in it."""
-    flight = state.flight
-    for i in range(n):
+def save_progress(state: State, slot: int) -> None:
+    """Writes a slot's generated tokens and last token time to its request."""
+    slots, outcome = state.slots, state.outcome
+    r = slots.request[slot]
+    outcome.generated[r] += slots.granted[slot] - slots.left[slot]
+    slots.granted[slot] = slots.left[slot]
+    outcome.last_ps[r] = slots.last_ps[slot]
+
+
+@inlined
+def add_to_batch(
+    config: Config, times: StepTimes, state: State, sums: Int64, start: int, slot: int, tokens: int
+) -> None:
+    """Puts ``tokens`` tokens of a slot into the batch; if they complete what is missing, it gives a token at the
+    end."""
+    slots = state.slots
+    computed = slots.computed[slot]
+    sums[REQUESTS] += 1
+    sums[TOKENS] += tokens
+    if tokens == 1:
+        sums[ONES] += 1
+        sums[CONTEXT] += computed + 1
+    else:
+        sums[CHUNKS_PS] += attention_of_chunk(times, tokens, computed)
+    slots.computed[slot] = computed + tokens
+    if tokens == slots.todo[slot]:
+        state.flight.slot[start + sums[EMITTING]] = slot
+        sums[EMITTING] += 1
+        slots.unscheduled[slot] -= 1
+        slots.todo[slot] = 1
+    else:
+        slots.todo[slot] -= tokens
+
+
+@kernel
+def take_from_batch(times: StepTimes, state: State, sums: Int64, start: int, slot: int) -> None:
+    """Undoes ``add_to_batch`` for a slot that is about to be preempted."""
+    slots, flight = state.slots, state.flight
+    tokens = slots.chunk[slot]
+    computed = slots.computed[slot] - tokens
+    sums[REQUESTS] -= 1
+    sums[TOKENS] -= tokens
+    if tokens == 1:
+        sums[ONES] -= 1
+        sums[CONTEXT] -= computed + 1
+    else:
+        sums[CHUNKS_PS] -= attention_of_chunk(times, tokens, computed)
+    for i in range(sums[EMITTING]):
         if flight.slot[start + i] == slot:
-            tokens = flight.tokens[start + i]
-            for j in range(i, n - 1):
+            for j in range(i, sums[EMITTING] - 1):
                 flight.slot[start + j] = flight.slot[start + j + 1]
-                flight.tokens[start + j] = flight.tokens[start + j + 1]
-            return tokens
-    return 0
+            sums[EMITTING] -= 1
+            slots.unscheduled[slot] += 1
+            return
 
 
 @kernel
 def schedule_running(
-    config: Config, requests: Requests, state: State, reg: Int64, replica: int, start: int, threshold: int, mask: int
-) -> tuple[int, int, bool]:
-    """Fills the batch with running requests; returns (batch size, budget left, whether anyone was preempted)."""
-    slots, flight = state.slots, state.flight
+    config: Config,
+    requests: Requests,
+    times: StepTimes,
+    state: State,
+    reg: Int64,
+    sums: Int64,
+    replica: int,
+    start: int,
+    threshold: int,
+    mask: int,
+) -> bool:
+    """Fills the batch with running requests; True where anyone was preempted."""
+    slots = state.slots
     first = replica * config.max_num_seqs
-    budget = config.max_num_batched_tokens
+    by_priority = config.priority_policy == 1
     always_grow = config.prefix_caching == 1  # growing also publishes blocks that have filled up
-    n = 0
     preempted = False
     i = 0
-    while i < reg[RUNNING] and budget > 0:
+    while i < reg[RUNNING] and sums[TOKENS] < config.max_num_batched_tokens:
         slot = slots.order[first + i]
-        in_flight = slots.placeholders[slot]
-        computed = slots.computed[slot]
-        if in_flight > 0 and computed + 2 - in_flight >= slots.total[slot] + slots.left[slot]:
+        if slots.unscheduled[slot] == 0:
+            slots.chunk[slot] = 0
             i += 1  # the tokens in flight already complete it
             continue
-        tokens = slots.total[slot] + in_flight - computed
+        tokens = slots.todo[slot]
         if 0 < threshold < tokens:
             tokens = threshold
-        tokens = min(min(tokens, budget), config.max_model_len - 1 - computed)
-        if tokens <= 0:
-            i += 1
-            continue
+        tokens = min(tokens, config.max_num_batched_tokens - sums[TOKENS])
+        end = slots.computed[slot] + tokens
         granted = True
-        while (always_grow or computed + tokens > slots.room[slot]) and not grow(
-            config, requests, state.blocks, slots, reg, replica, slot, computed + tokens, mask
-        ):
+        while always_grow or end > slots.room[slot]:
+            known = slots.computed[slot] + slots.todo[slot] - (slots.left[slot] - slots.unscheduled[slot])
+            if grow(config, requests, state.blocks, slots, reg, replica, slot, end, known, mask):
+                break
             position = victim_position(config, requests, state, reg, first)
             victim = slots.order[first + position]
-            returned = remove_from_batch(state, start, n, victim) if config.priority_policy else 0
-            if returned > 0:
-                budget += returned
-                n -= 1
             if position < i:
+                if slots.chunk[victim] > 0:
+                    take_from_batch(times, state, sums, start, victim)
                 i -= 1
             preempt(config, requests, state, reg, replica, first, position)
             preempted = True
@@ -132,38 +184,62 @@ def schedule_running(
                 granted = False
                 break
         if granted:
-            flight.slot[start + n] = slot
-            flight.tokens[start + n] = tokens
-            n += 1
-            budget -= tokens
+            if by_priority:
+                slots.chunk[slot] = tokens
+            add_to_batch(config, times, state, sums, start, slot, tokens)
             i += 1
-        elif not config.priority_policy:
+        elif not by_priority:
             break
-    return n, budget, preempted
+    return preempted
+
+
+@kernel
+def place(config: Config, requests: Requests, state: State, reg: Int64, first: int, r: int, hit_tokens: int) -> int:
+    """Gives request ``r`` a slot at the end of the running list; returns the slot."""
+    slots, outcome = state.slots, state.outcome
+    reg[FREE_SLOTS] -= 1
+    slot = slots.free[first + reg[FREE_SLOTS]]
+    slots.order[first + reg[RUNNING]] = slot
+    reg[RUNNING] += 1
+    total = requests.prompt_tokens[r] + outcome.generated[r]
+    left = min(requests.output_tokens[r] - outcome.generated[r], config.max_model_len - total)
+    slots.request[slot] = r
+    slots.computed[slot] = hit_tokens
+    slots.todo[slot] = total - hit_tokens
+    slots.unscheduled[slot] = left
+    slots.left[slot] = left
+    slots.granted[slot] = left
+    slots.held[slot] = 0
+    slots.room[slot] = 0
+    slots.cached[slot] = 0
+    slots.running[slot] = 1
+    slots.last_ps[slot] = outcome.last_ps[r]
+    return slot
 
 
 @kernel
 def schedule_waiting(
     config: Config,
     requests: Requests,
+    times: StepTimes,
     state: State,
     reg: Int64,
+    sums: Int64,
     replica: int,
     start: int,
-    n: int,
-    budget: int,
     threshold: int,
     mask: int,
     now: int,
-) -> int:
-    """Admits waiting requests in order while budget, slots and memory last; returns the batch size."""
-    slots, flight, outcome = state.slots, state.flight, state.outcome
+) -> None:
+    """Admits waiting requests in order while budget, slots and memory last."""
+    slots, outcome = state.slots, state.outcome
     first = replica * config.max_num_seqs
     skipped_first, skipped_last = NEVER, NEVER
-    while budget > 0 and reg[RUNNING] < config.max_num_seqs and reg[FREE_SLOTS] > 0:
+    while sums[TOKENS] < config.max_num_batched_tokens and reg[RUNNING] < config.max_num_seqs and reg[FREE_SLOTS] > 0:
         r = peek(config, requests, outcome, reg)
         if r == NEVER:
             break
+        budget = config.max_num_batched_tokens - sums[TOKENS]
         total = requests.prompt_tokens[r] + outcome.generated[r]
         hits, free_hits = 0, 0
         if config.prefix_caching:
@@ -192,35 +268,18 @@ def schedule_waiting(
             break
         unlink_head(config, requests, outcome, reg)
         reg[WAITING] -= 1
-        reg[FREE_SLOTS] -= 1
-        slot = slots.free[first + reg[FREE_SLOTS]]
-        slots.order[first + reg[RUNNING]] = slot
-        reg[RUNNING] += 1
-        slots.request[slot] = r
-        slots.computed[slot] = hit_tokens
-        slots.total[slot] = total
-        slots.left[slot] = requests.output_tokens[r] - outcome.generated[r]
-        slots.placeholders[slot] = 0
-        slots.held[slot] = 0
-        slots.room[slot] = 0
-        slots.cached[slot] = 0
-        slots.running[slot] = 1
-        slots.last_ps[slot] = outcome.last_ps[r]
+        slot = place(config, requests, state, reg, first, r, hit_tokens)
         if config.prefix_caching:
             take_hits(config, requests, state.blocks, slots, reg, replica, slot, hits, mask)
             outcome.hit_tokens[r] += hit_tokens
             reg[HIT_TOKENS] += hit_tokens
             reg[QUERIED_TOKENS] += total
-        grow(config, requests, state.blocks, slots, reg, replica, slot, hit_tokens + tokens, mask)
+        grow(config, requests, state.blocks, slots, reg, replica, slot, hit_tokens + tokens, total, mask)
         if outcome.admitted_ps[r] == NEVER:
             outcome.admitted_ps[r] = now
-        flight.slot[start + n] = slot
-        flight.tokens[start + n] = tokens
-        n += 1
-        budget -= tokens
+        add_to_batch(config, times, state, sums, start, slot, tokens)
     if skipped_last != NEVER:
         put_back(config, requests, outcome, reg, skipped_first, skipped_last)
-    return n
 
 
 @kernel
@@ -240,38 +299,25 @@ def schedule(
     config: Config, requests: Requests, times: StepTimes, state: State, reg: Int64, replica: int, mask: int, now: int
 ) -> bool:
     """Builds the next batch of a replica at time ``now`` and queues it; True where anyone was preempted."""
-    slots, flight = state.slots, state.flight
+    flight, sums = state.flight, state.meters.sums
     ring = (reg[FLIGHT_FIRST] + reg[FLIGHT]) % config.batches_in_flight
     batch = replica * config.batches_in_flight + ring
     start = batch * config.max_num_seqs
     threshold = config.long_prefill_token_threshold
     if not config.threshold_binds_lone_request and reg[RUNNING] + reg[WAITING] <= 1:
         threshold = 0
-    n, budget, preempted = schedule_running(config, requests, state, reg, replica, start, threshold, mask)
+    for i in range(len(sums)):
+        sums[i] = 0
+    preempted = schedule_running(config, requests, times, state, reg, sums, replica, start, threshold, mask)
     if not preempted:
-        n = schedule_waiting(config, requests, state, reg, replica, start, n, budget, threshold, mask, now)
-    total_tokens, decodes, context_tokens, chunks_ps = 0, 0, 0, 0
-    for i in range(n):
-        slot = flight.slot[start + i]
-        tokens = flight.tokens[start + i]
-        computed = slots.computed[slot]
-        total_tokens += tokens
-        if tokens == 1:
-            decodes += 1
-            context_tokens += computed + 1
-        else:
-            chunks_ps += attention_of_chunk(times, tokens, computed)
-        computed += tokens
-        slots.computed[slot] = computed
-        emits = computed == slots.total[slot] + slots.placeholders[slot]
-        flight.emits[start + i] = emits
-        slots.placeholders[slot] += emits
-    flight.size[batch] = n
+        schedule_waiting(config, requests, times, state, reg, sums, replica, start, threshold, mask, now)
+    flight.size[batch] = sums[REQUESTS]
+    flight.emitting[batch] = sums[EMITTING]
     flight.scheduled_ps[batch] = now
     flight.duration_ps[batch] = 0
-    if n > 0:
-        duration = step_ps(config, times, total_tokens, decodes, context_tokens, chunks_ps, n)
+    if sums[REQUESTS] > 0:
+        duration = step_ps(config, times, sums[TOKENS], sums[ONES], sums[CONTEXT], sums[CHUNKS_PS], sums[REQUESTS])
         flight.duration_ps[batch] = duration
-        meter_step(config, state.meters.meters[replica], reg, duration, total_tokens)
+        meter_step(config, state.meters.meters[replica], reg, duration, sums[TOKENS])
     reg[FLIGHT] += 1
     return preempted

@@ -49,6 +49,17 @@ GAP_BINS = (63 - GAP_BITS) << GAP_BITS
 # Columns of ``meters``: time-weighted sums of one replica, in ps times the unit.
 BUSY, USED_BLOCKS, RUNNING_REQUESTS, METERS = range(4)
 
+# Columns of ``sums``: the batch being built.
+(
+    REQUESTS,
+    TOKENS,
+    ONES,  # chunks of one token: decodes, and prefill ends that cost like one
+    CONTEXT,  # context tokens that they read
+    CHUNKS_PS,  # attention of longer chunks
+    EMITTING,
+    SUMS,
+) = range(7)
+
 # Columns of ``cluster``: scalars of the whole replay.
 NEXT_ARRIVAL, ROUTER_NEXT, FINISHED, GAP_MAX_PS, CLUSTER = range(5)
 
@@ -108,9 +119,11 @@ class Slots(NamedTuple):
 
     request: Int32
     computed: Int64
-    total: Int64  # prompt + generated
-    left: Int64  # output tokens still to come
-    placeholders: Int64  # sampled tokens in flight
+    todo: Int64  # tokens missing from the KV cache: 1 for a decoding request, its sampled token in flight included
+    unscheduled: Int64  # output tokens that no batch was scheduled for yet
+    left: Int64  # output tokens still to come; left - unscheduled are in flight
+    granted: Int64  # ``left`` at admission
+    chunk: Int64  # tokens in the batch being built (priority policy only)
     held: Int64  # KV blocks
     room: Int64  # tokens those blocks hold: held * block_size
     cached: Int64  # leading blocks that carry a hash (prefix caching)
@@ -123,9 +136,8 @@ class Slots(NamedTuple):
 class Flight(NamedTuple):
     """Batches in flight: a ring of ``batches_in_flight`` a replica, each with room for all slots."""
 
-    slot: Int32
-    tokens: Int64
-    emits: Int32
+    slot: Int32  # those that give a token at the batch's end
+    emitting: Int64  # how many
     size: Int64  # requests in the batch
     duration_ps: Int64
     scheduled_ps: Int64
@@ -165,6 +177,7 @@ class Meters(NamedTuple):
     regs: Int64
     meters: Float64
     cluster: Int64
+    sums: Int64
     gaps: Int64  # ITL histogram, tokens by log-linear bin of ps
 
 
@@ -190,9 +203,11 @@ def new_state(config: Config, n: int) -> State:
         slots=Slots(
             request=np.full(slots, NEVER, i32),
             computed=np.zeros(slots, i64),
-            total=np.zeros(slots, i64),
+            todo=np.zeros(slots, i64),
+            unscheduled=np.zeros(slots, i64),
             left=np.zeros(slots, i64),
-            placeholders=np.zeros(slots, i64),
+            granted=np.zeros(slots, i64),
+            chunk=np.zeros(slots, i64),
             held=np.zeros(slots, i64),
             room=np.zeros(slots, i64),
             cached=np.zeros(slots, i64),
@@ -203,8 +218,7 @@ def new_state(config: Config, n: int) -> State:
         ),
         flight=Flight(
             slot=np.zeros(ring * config.max_num_seqs, i32),
-            tokens=np.zeros(ring * config.max_num_seqs, i64),
-            emits=np.zeros(ring * config.max_num_seqs, i32),
+            emitting=np.zeros(ring, i64),
             size=np.zeros(ring, i64),
             duration_ps=np.zeros(ring, i64),
             scheduled_ps=np.zeros(ring, i64),
@@ -241,6 +255,7 @@ def new_meters(config: Config, regs: Int64) -> Meters:
         regs=regs,
         meters=np.zeros((config.replicas, METERS), np.float64),
         cluster=np.zeros(CLUSTER, np.int64),
+        sums=np.zeros(SUMS, np.int64),
         gaps=np.zeros(GAP_BINS, np.int64),
     )
 

@@ -71,9 +71,13 @@ def unlink_head(config: Config, requests: Requests, outcome: Outcome, reg: Int64
 @kernel
 def peek(config: Config, requests: Requests, outcome: Outcome, reg: Int64) -> int:
     """The first request that still wants service, or NEVER."""
-    while reg[HEAD] != NEVER and outcome.generated[reg[HEAD]] >= requests.output_tokens[reg[HEAD]]:
+    while reg[HEAD] != NEVER:
+        r = reg[HEAD]
+        generated = outcome.generated[r]
+        if generated < requests.output_tokens[r] and requests.prompt_tokens[r] + generated < config.max_model_len:
+            return r
         unlink_head(config, requests, outcome, reg)
-    return reg[HEAD]
+    return NEVER
 
 
 @kernel
