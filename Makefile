@@ -66,11 +66,12 @@ test-browser: setup chromium ## Run the tests in the system's Chromium
 	$(PYTEST) tests/browser
 
 kernels-checked: setup ## Run the kernels' tests with bounds checks, then without compiling
-	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/numba-boundscheck $(PYTEST) tests/unit/replay/kernels
-	NUMBA_DISABLE_JIT=1 $(PYTEST) tests/unit/replay/kernels
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/numba-boundscheck $(PYTEST) tests/unit/replay/kernels -n $(JOBS)
+	NUMBA_DISABLE_JIT=1 $(PYTEST) tests/unit/replay/kernels -n $(JOBS) -W "ignore:overflow encountered in scalar:RuntimeWarning"
 
-bench: setup ## Measure the engine's speed
-	$(BIN)/python -m bench
+bench: setup ## Measure the speed of the engine and of reading traces
+	$(BIN)/python bench/engine.py
+	$(BIN)/python bench/ingest.py
 
 lock: setup ## Remake all lock files together (make lock LOCK_FLAGS=--upgrade for newer versions)
 	$(COMPILE) $(LOCK_FLAGS) --group dev pyproject.toml --output-file requirements-dev.lock

@@ -90,10 +90,10 @@ def _help_of_sub(verb: str, sub: str) -> str:
     return subprocess.run([str(program), verb, sub, "--help"], capture_output=True, text=True, check=False).stdout
 
 
-def test_the_index_names_every_page() -> None:
-    index = ROOT / "docs" / "README.md"
+@pytest.mark.parametrize("index", [ROOT / "docs" / "README.md", ROOT / "docs" / "adr" / "README.md"], ids=relative)
+def test_each_index_names_every_page_of_its_folder(index: Path) -> None:
     linked = {(index.parent / target.partition("#")[0]).resolve() for target in LINK.findall(index.read_text())}
-    pages = set((ROOT / "docs").rglob("*.md")) - {index}
+    pages = set(index.parent.glob("*.md")) - {index}
     assert sorted(map(relative, pages - linked)) == []
 
 
