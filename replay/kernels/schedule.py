@@ -136,6 +136,35 @@ def take_from_batch(times: StepTimes, state: State, sums: Int64, start: int, slo
             return
 
 
+@inlined
+def add_decodes(config: Config, state: State, reg: Int64, sums: Int64, first: int, start: int, i: int) -> int:
+    """Adds plain decodes from position ``i`` on (one token each, in a block they hold); returns the first that is not.
+
+    The same as ``add_to_batch`` for each, with the sums kept in registers: nearly every request of every step is one.
+    """
+    slots, flight = state.slots, state.flight
+    end = min(reg[RUNNING], i + config.max_num_batched_tokens - sums[TOKENS])
+    at = start + sums[EMITTING] - i
+    begin, context = i, 0
+    while i < end:
+        slot = slots.order[first + i]
+        computed = slots.computed[slot] + 1
+        if slots.todo[slot] != 1 or slots.unscheduled[slot] == 0 or computed > slots.room[slot]:
+            break
+        slots.computed[slot] = computed
+        slots.unscheduled[slot] -= 1
+        flight.slot[at + i] = slot
+        context += computed
+        i += 1
+    added = i - begin
+    sums[REQUESTS] += added
+    sums[TOKENS] += added
+    sums[ONES] += added
+    sums[EMITTING] += added
+    sums[CONTEXT] += context
+    return i
+
+
 @kernel
 def schedule_running(
     config: Config,
@@ -154,9 +183,14 @@ def schedule_running(
     first = replica * config.max_num_seqs
     by_priority = config.priority_policy == 1
     always_grow = config.prefix_caching == 1  # growing also publishes blocks that have filled up
+    plain = not by_priority and not always_grow
     preempted = False
     i = 0
-    while i < reg[RUNNING] and sums[TOKENS] < config.max_num_batched_tokens:
+    while True:
+        if plain:
+            i = add_decodes(config, state, reg, sums, first, start, i)
+        if i >= reg[RUNNING] or sums[TOKENS] >= config.max_num_batched_tokens:
+            break
         slot = slots.order[first + i]
         if slots.unscheduled[slot] == 0:
             slots.chunk[slot] = 0

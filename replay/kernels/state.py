@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
+UInt32 = npt.NDArray[np.uint32]
 Float64 = npt.NDArray[np.float64]
 
 NEVER = -1
@@ -129,14 +130,14 @@ class Slots(NamedTuple):
     cached: Int64  # leading blocks that carry a hash (prefix caching)
     last_ps: Int64
     running: Int32  # 0 after preemption while a token is still in flight
-    order: Int32  # running list in admission order
-    free: Int32  # stack of free slots
+    order: UInt32  # running list in admission order
+    free: UInt32  # stack of free slots
 
 
 class Flight(NamedTuple):
     """Batches in flight: a ring of ``batches_in_flight`` a replica, each with room for all slots."""
 
-    slot: Int32  # those that give a token at the batch's end
+    slot: UInt32  # those that give a token at the batch's end
     emitting: Int64  # how many
     size: Int64  # requests in the batch
     duration_ps: Int64
@@ -213,11 +214,14 @@ def new_state(config: Config, n: int) -> State:
             cached=np.zeros(slots, i64),
             last_ps=np.zeros(slots, i64),
             running=np.zeros(slots, i32),
-            order=np.zeros(slots, i32),
-            free=np.arange(slots, dtype=i32).reshape(config.replicas, config.max_num_seqs)[:, ::-1].copy().reshape(-1),
+            order=np.zeros(slots, np.uint32),
+            free=np.arange(slots, dtype=np.uint32)
+            .reshape(config.replicas, config.max_num_seqs)[:, ::-1]
+            .copy()
+            .reshape(-1),
         ),
         flight=Flight(
-            slot=np.zeros(ring * config.max_num_seqs, i32),
+            slot=np.zeros(ring * config.max_num_seqs, np.uint32),
             emitting=np.zeros(ring, i64),
             size=np.zeros(ring, i64),
             duration_ps=np.zeros(ring, i64),
