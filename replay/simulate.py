@@ -134,6 +134,12 @@ def _scatter(values: Int64Array | Int32Array, served: BoolArray) -> Int64Array:
     return whole
 
 
+def _load_notes(workload: Workload) -> tuple[str, ...]:
+    if workload.n > 1 and workload.span_s <= 0:
+        return ("all requests arrive at once: there is no offered rate, so saturation is not judged",)
+    return ()
+
+
 def _rejections(status: Int64Array) -> dict[str, int]:
     """Requests that could not run, by reason."""
     counts = np.bincount(status, minlength=len(STATUSES)).tolist()
@@ -194,5 +200,5 @@ def _result(
         busy_fraction=run.busy_ps / (max(duration_ps, 1) * deployment.replicas),
         loop=loop,
         kernel_s=kernel_s,
-        notes=deployment.notes,
+        notes=(*deployment.notes, *_load_notes(workload)),
     )
