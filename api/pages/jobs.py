@@ -10,6 +10,7 @@ from api.auth import JobWriter, Reader
 from api.deps import CurrentServices, JobId, ReadSession, WriteSession
 from api.pages.paging import CurrentPage
 from api.pages.render import CheckedForm, PageRoute, page, see_other
+from models.tables import Job
 from models.use_cases import jobs
 from models.use_cases.jobs import JobDetail
 
@@ -39,6 +40,7 @@ def show_job(request: Request, session: ReadSession, principal: Reader, job_id: 
         job=detail.job,
         parts=parts,
         words=words(detail),
+        faults=fault_lines(detail.job),
         result=result(detail),
     )
 
@@ -68,6 +70,20 @@ def result(detail: JobDetail) -> str | None:
     if detail.job.kind == "ingest" and detail.job.trace_id is not None and detail.job.status == "succeeded":
         return f"/traces/{detail.job.trace_id}"
     return None
+
+
+def fault_lines(job: Job) -> list[str]:
+    """A failed job's faults as sentences: where, what, and the cure."""
+    lines = []
+    for fault in job.errors or []:
+        known = fault if isinstance(fault, dict) else {"detail": str(fault)}
+        place = [str(known["field"])] if known.get("field") else []
+        place += [f"line {known['line']}"] if known.get("line") is not None else []
+        place += [f"column {known['column']}"] if known.get("column") else []
+        detail, cure = str(known.get("detail") or known.get("rule") or ""), str(known.get("cure") or "")
+        text = detail if not cure or cure in detail else f"{detail} ({cure})"
+        lines.append(f"{', '.join(place)}: {text}" if place else text)
+    return lines
 
 
 def words(detail: JobDetail) -> str:

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 from api.auth import Reader, TraceWriter
 from api.deps import CurrentServices, ReadSession, TraceId, WriteSession
 from api.pages import profile
+from api.pages.jobs import fault_lines
 from api.pages.paging import CurrentPage
 from api.pages.render import CheckedForm, PageRoute, page, see_other
 from models.use_cases import jobs, traces
@@ -32,7 +33,16 @@ def show_trace(request: Request, session: ReadSession, principal: Reader, trace_
     shown: dict[str, Any] = {}
     if trace.status == "ready" and trace.report is not None:
         shown = profile.context(IngestReport.model_validate(trace.report))
-    return page(request, "trace.html", title=trace.name, trace=trace, detail=detail, job=detail.job, **shown)
+    return page(
+        request,
+        "trace.html",
+        title=trace.name,
+        trace=trace,
+        detail=detail,
+        job=detail.job,
+        faults=fault_lines(detail.job),
+        **shown,
+    )
 
 
 @router.post("/traces/{trace_id}/delete")

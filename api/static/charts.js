@@ -9,6 +9,7 @@
     var source = document.getElementById(place.dataset.chart);
     try {
       var figure = JSON.parse(source.textContent);
+      place.textContent = "";
       Plotly.newPlot(place, figure.data, figure.layout, config);
     } catch (error) {
       place.textContent = "The chart cannot be drawn here (" + error.message + "). The table below has the same numbers.";

@@ -8,6 +8,7 @@
   var bar = document.getElementById("upload-progress");
   var message = document.getElementById("upload-message");
   button.disabled = false;
+  document.getElementById("no-script").hidden = true;
 
   function fail(title, items) {
     message.className = "error";
