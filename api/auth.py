@@ -39,7 +39,7 @@ def authenticate(request: Request) -> Principal:
         return known
     context = context_of(request)
     principal = _principal(request) if context.settings.auth_required else local_principal()
-    wait_s = context.limiter.hit(f"tenant:{principal.tenant_id}", _requests_per_minute(request, principal))
+    wait_s = context.limiter.hit(f"tenant:{principal.tenant_id}", context.rates.per_minute(principal))
     if wait_s is not None:
         raise LimitError(
             f"more requests a minute than this tenant may make; wait {wait_s} s",
@@ -48,11 +48,6 @@ def authenticate(request: Request) -> Principal:
         )
     request.state.principal = principal
     return principal
-
-
-def _requests_per_minute(request: Request, principal: Principal) -> int:
-    own: int | None = getattr(principal, "requests_per_minute", None)
-    return own or context_of(request).settings.requests_per_minute
 
 
 def _principal(request: Request) -> Principal:

@@ -8,6 +8,7 @@ from fastapi import Request
 
 from api.metrics import Metrics
 from api.pagination import CursorSigner
+from api.rates import RequestRates
 from api.readiness import ReadinessProbe
 from api.streams import StreamSlots
 from models.limits import RateLimiter
@@ -22,6 +23,7 @@ class ApiContext:
         self.services = services
         self.limiter = limiter
         self.metrics = Metrics(services)
+        self.rates = RequestRates(services)
         self.readiness = ReadinessProbe(services)
         self.streams = StreamSlots()
 

@@ -11,10 +11,12 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as DatabaseTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from models.errors import AppError
+from models.errors import AppError, UnavailableError
 from replay.errors import FieldError, ReplayError
 
 MEDIA_TYPE = "application/problem+json"
@@ -203,6 +205,15 @@ def install_problem_handlers(app: FastAPI) -> None:
     async def on_http(request: Request, error: Any) -> Response:
         return http_exception_response(request, error)
 
+    async def on_database(request: Request, error: Any) -> Response:
+        log.error("the database does not answer", error=type(error).__name__, detail=str(getattr(error, "orig", error)))
+        return app_error_response(
+            request, UnavailableError("the database does not answer: try again in a moment", retry_after_s=5)
+        )
+
+    app.add_exception_handler(OperationalError, on_database)
+    app.add_exception_handler(InterfaceError, on_database)
+    app.add_exception_handler(DatabaseTimeoutError, on_database)
     app.add_exception_handler(AppError, on_app_error)
     app.add_exception_handler(ReplayError, on_replay_error)
     app.add_exception_handler(RequestValidationError, on_validation)

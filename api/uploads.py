@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+import errno
 import hashlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 
+import structlog
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
@@ -15,10 +18,12 @@ from starlette.requests import ClientDisconnect
 from api.context import ApiContext
 from api.errors import BadRequestError, MediaTypeError
 from models.blobs import StoredUpload, UploadWriter
-from models.errors import InvalidError, TooLargeError
+from models.errors import InvalidError, TooLargeError, UnavailableError
 from models.principal import Principal
 from models.use_cases.traces import check_upload_allowed
 from replay.errors import FieldError
+
+log = structlog.get_logger(__name__)
 
 _BUFFER_BYTES = 1024**2
 _DIGEST = re.compile(r"^\s*([A-Za-z0-9-]+)\s*=\s*:([A-Za-z0-9+/=]+):\s*$")
@@ -54,6 +59,17 @@ def declared_sha256(header: str | None) -> str | None:
         fault = FieldError(cure, "Content-Digest", cure=cure)
         raise InvalidError("Content-Digest has no readable sha-256", code="upload.digest", errors=[fault])
     return digest.hex()
+
+
+@contextmanager
+def storage_errors() -> Iterator[None]:
+    """A disk that is full or gone is no fault of the request: UnavailableError, and the log says which."""
+    try:
+        yield
+    except OSError as error:
+        log.exception("an upload cannot be stored")
+        reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "the storage does not answer"
+        raise UnavailableError(f"{reason}: nothing was kept", code="upload.storage", retry_after_s=60) from error
 
 
 async def receive_upload(

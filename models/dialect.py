@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
-from sqlalchemy import CursorResult
+from sqlalchemy import inspect
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -23,8 +23,10 @@ def insert_or_ignore(session: Session, table: type[Base], values: dict[str, Any]
 
     On PostgreSQL it first waits for another transaction that is inserting the same key.
     """
-    result = session.execute(_insert(session, table).values(values).on_conflict_do_nothing())
-    return cast("CursorResult[Any]", result).rowcount == 1
+    # RETURNING, not rowcount: of an INSERT on PostgreSQL SQLAlchemy reports -1.
+    key = inspect(table).primary_key
+    inserted = session.execute(_insert(session, table).values(values).on_conflict_do_nothing().returning(*key))
+    return inserted.first() is not None
 
 
 def upsert(session: Session, table: type[Base], values: dict[str, Any], keys: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from api.schemas.common import problems
 from api.schemas.traces import CleaningReportOut, TraceOut, TraceProfileOut
 from api.stored_traces import accepted, readable_trace, store_trace
 from api.strict import StrictRoute
-from api.uploads import receive_upload
+from api.uploads import receive_upload, storage_errors
 from models.blobs import UploadWriter
 from models.use_cases import traces as use_cases
 
@@ -38,7 +38,7 @@ _RAW_BODY = {
     operation_id="put_trace",
     status_code=202,
     response_model=TraceOut,
-    responses={200: {"model": TraceOut, "description": "This file is here already"}, **problems(400, 413, 415)},
+    responses={200: {"model": TraceOut, "description": "This file is here already"}, **problems(400, 413, 415, 503)},
     openapi_extra=_RAW_BODY,
     summary="Upload a trace",
 )
@@ -50,7 +50,7 @@ async def put_trace(
     request_id: RequestId,
 ) -> Response:
     """The raw file as body. Cleaning is a job (``Location``); the same file with the same options is one trace."""
-    with UploadWriter(context.settings.tmp_path, context.settings.upload_max_bytes) as writer:
+    with storage_errors(), UploadWriter(context.settings.tmp_path, context.settings.upload_max_bytes) as writer:
         upload = await receive_upload(request, context, principal, writer)
         stored = await run_in_threadpool(store_trace, context, principal, upload, parameters, request_id)
     return accepted(stored)

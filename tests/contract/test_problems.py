@@ -3,9 +3,12 @@
 import httpx
 import pytest
 from apptools import IDS, PLAN, REPLAY, api_routes, concrete, problem
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as DatabaseTimeoutError
 
 from api.strict import MAX_JSON_BYTES, MAX_JSON_DEPTH
 from models.use_cases import jobs
+from models.use_cases.health import Check
 
 
 def test_every_route_with_an_unknown_id_is_a_404_problem(local):
@@ -116,6 +119,21 @@ def test_an_unforeseen_error_is_a_500_problem_with_the_request_id(local, monkeyp
     assert local.http.get("/healthz").status_code == 200
 
 
+@pytest.mark.parametrize(
+    "error", [OperationalError("SELECT 1", {}, OSError("down at 10.0.0.7")), DatabaseTimeoutError("pool")]
+)
+def test_a_database_that_is_down_is_a_503_problem(local, monkeypatch, error):
+    def down(*_args, **_values):
+        raise error
+
+    monkeypatch.setattr(jobs, "list_jobs", down)
+    answer = local.http.get("/v1/jobs")
+    problem(answer, 503, "unavailable")
+    assert answer.headers["retry-after"]
+    assert "10.0.0.7" not in answer.text
+    assert "SELECT" not in answer.text
+
+
 @pytest.mark.parametrize("offered", ["x" * 65, "a b", "a\tb", "é", ""])
 def test_an_impossible_request_id_is_replaced(local, offered):
     answer = local.http.get("/healthz", headers={"X-Request-Id": offered.encode("latin-1")})
@@ -123,8 +141,6 @@ def test_an_impossible_request_id_is_replaced(local, offered):
 
 
 def test_readiness_failure_is_a_503_problem(local, monkeypatch):
-    from models.use_cases.health import Check
-
     monkeypatch.setattr("api.readiness.readiness", lambda _services: [Check("broker", False, "the broker is silent")])
     answer = local.http.get("/readyz")
     body = problem(answer, 503, "not_ready")

@@ -19,7 +19,7 @@ from api.auth import FAILURES_PER_MINUTE, KEY_COOKIE, principal_of
 from api.problems import Problem
 from api.streams import MAX_STREAMS_PER_TENANT
 from models.settings import Settings
-from models.tables import AuditEvent, Job
+from models.tables import AuditEvent, Job, Tenant
 from replay.errors import SpecError
 
 PUBLIC = {
@@ -131,6 +131,15 @@ def test_requests_per_minute_are_limited_by_tenant(serve):
     problem(answer, 429, "limit.requests")
     assert 0 < int(answer.headers["retry-after"]) <= 60
     assert site.client(site.made.keys["b"]).get("/v1/jobs").status_code == 200
+
+
+def test_a_tenants_own_limit_beats_the_installations(keyed):
+    with keyed.made.services.database.write() as session:
+        session.get(Tenant, keyed.made.tenants["a"]).requests_per_minute = 2
+    answers = [keyed.http.get("/v1/jobs") for _ in range(8)]
+    assert {answer.status_code for answer in answers} == {200, 429}
+    b = keyed.client(keyed.made.keys["b"])
+    assert {b.get("/v1/jobs").status_code for _ in range(8)} == {200}
 
 
 def test_live_jobs_are_limited_by_tenant(serve):

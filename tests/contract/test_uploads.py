@@ -1,6 +1,7 @@
 """PUT /v1/traces: the order of guide section 6, byte for byte."""
 
 import base64
+import errno
 import gzip
 import hashlib
 import socket
@@ -11,6 +12,7 @@ import httpx
 import pytest
 from apptools import CSV, problem
 
+from models.blobs import UploadWriter
 from models.tables import Trace
 
 
@@ -187,6 +189,20 @@ def test_a_truncated_body_leaves_nothing(local):
     _wait_until(lambda: _leftovers(local) == [])
     assert _traces(local) == 0
     assert local.http.get("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize(("number", "word"), [(errno.ENOSPC, "full"), (errno.EIO, "storage")])
+def test_a_disk_that_fails_is_a_503_and_nothing_is_kept(local, monkeypatch, number, word):
+    def fails(*_args):
+        raise OSError(number, "at /secret/place")
+
+    monkeypatch.setattr(UploadWriter, "finish", fails)
+    answer = local.http.put("/v1/traces", content=CSV)
+    assert word in problem(answer, 503, "upload.storage")["detail"]
+    assert "/secret/place" not in answer.text
+    assert _leftovers(local) == []
+    monkeypatch.undo()
+    assert local.http.put("/v1/traces", content=CSV).status_code == 202
 
 
 def test_no_key_is_401_before_the_body_is_read(keyed):
