@@ -6,6 +6,7 @@ from typing import Any
 
 import celery
 
+from models.folder_transport import install
 from models.settings import Settings
 
 RUN_TASK = "replay.run"
@@ -77,6 +78,7 @@ def _transport_options(settings: Settings) -> dict[str, Any]:
 
 def make_celery(settings: Settings) -> celery.Celery:
     """A Celery application with these settings and no tasks; it connects to nothing yet."""
+    install()
     app = celery.Celery("capreplay", set_as_current=False)
     app.conf.update(celery_settings(settings))
     return app

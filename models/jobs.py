@@ -141,6 +141,9 @@ def claim(session: Session, job_id: str, worker: str, now: datetime) -> Job | No
     job = rows.find_of_any_tenant(session, job_id)
     if job is None or job.kind == "plan" or job.status != "queued":
         return None
+    if workers.is_stopping(session, worker):
+        rows.forget_dispatch(session, job.id)  # its message is spent: the dispatcher sends another
+        return None
     if job.parent_id is not None:
         parent = rows.lock_parent(session, job)
         if parent.status == "queued":

@@ -26,7 +26,7 @@ class WorkerSupervisor:
     def __init__(self, settings: Settings, command: list[str] | None = None) -> None:
         self._environment = child_environment(settings)
         self._command = command or COMMAND
-        self._grace_s = 2 * settings.worker_soft_shutdown_s + 5
+        self._grace_s = 2 * settings.worker_soft_shutdown_s + 10
         self._stop = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._run, name="worker-supervisor", daemon=True)

@@ -33,8 +33,8 @@ def end_process() -> None:
 class Heartbeat:
     """Beats while the job runs; ``checkpoint`` is what the computation calls between its chunks.
 
-    The thread alone talks to the database. A cancelled job that does not reach a checkpoint within the grace time has
-    its process ended, once the row says ``cancelled``.
+    The thread alone talks to the database. A job that is told to end and reaches no checkpoint within the grace time (a
+    compiler, one long call) has its process ended, once its row is in order.
     """
 
     def __init__(self, services: Services, job: Job, *, escalate: Callable[[], None] | None = None) -> None:
@@ -64,32 +64,33 @@ class Heartbeat:
             raise self._stop(self._job.id)
 
     def _run(self) -> None:
-        interval_s = self._services.settings.job_heartbeat_s
-        cancelled_at: float | None = None
-        while not self._ended.wait(interval_s):
+        settings = self._services.settings
+        told_at: float | None = None
+        while not self._ended.wait(settings.job_heartbeat_s):
             try:
                 beat = self._beat()
+                if not beat.owned:
+                    self._stop = jobs.LostJobError
+                elif beat.cancelled or beat.stopping:
+                    self._stop = CancelledError if beat.cancelled else StoppingError
+                    told_at = told_at or time.monotonic()
+                    grace_s = settings.job_cancel_grace_s if beat.cancelled else settings.worker_soft_shutdown_s
+                    if time.monotonic() - told_at > grace_s:
+                        self._end_hard(cancelled=beat.cancelled)
             except Exception as error:  # noqa: BLE001 - the database may be away for a while; the reaper decides
                 log.warning("heartbeat.failed", job_id=self._job.id, error=type(error).__name__)
-                continue
-            if not beat.owned:
-                self._stop = jobs.LostJobError
-            elif beat.cancelled:
-                self._stop = CancelledError
-                cancelled_at = cancelled_at or time.monotonic()
-                if time.monotonic() - cancelled_at > self._services.settings.job_cancel_grace_s:
-                    self._end_hard()
-            elif beat.stopping:
-                self._stop = StoppingError
 
     def _beat(self) -> jobs.Beat:
         with self._services.database.write() as session:
             return jobs.beat(session, self._job.id, self._attempt, self._progress, self._services.clock())
 
-    def _end_hard(self) -> None:
+    def _end_hard(self, *, cancelled: bool) -> None:
         if self._escalate is None:
             return
         with self._services.database.write() as session:
-            ended = jobs.end_cancelled(session, self._job, self._attempt, self._services.clock())
-        log.warning("heartbeat.process_ended", job_id=self._job.id, cancelled=ended)
+            if cancelled:
+                jobs.end_cancelled(session, self._job, self._attempt, self._services.clock())
+            else:
+                jobs.requeue(session, self._job, self._attempt)
+        log.warning("heartbeat.process_ended", job_id=self._job.id, cancelled=cancelled)
         self._escalate()

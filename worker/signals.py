@@ -59,7 +59,7 @@ def _shut_down(hostname: str) -> None:
             workers.mark_stopping(session, hostname, services().clock())
     except Exception as error:  # noqa: BLE001 - without the database the jobs are left to the reaper
         log.warning("worker.mark_failed", error=type(error).__name__)
-    time.sleep(settings.worker_soft_shutdown_s)
+    time.sleep(settings.worker_soft_shutdown_s + 5)  # by then the heartbeats have ended what would not stop
     os.kill(os.getpid(), signal.SIGQUIT)
 
 

@@ -171,6 +171,12 @@ def mark_dispatched(session: Session, job_ids: Sequence[str], now: datetime) -> 
     )
 
 
+def forget_dispatch(session: Session, job_id: str) -> None:
+    """The job's message is gone: it is to be sent again."""
+    statement = update(Job).where(Job.id == job_id, Job.status == "queued").values(dispatched_at=None)
+    session.execute(statement, execution_options={"synchronize_session": False})
+
+
 def forget_dispatches(session: Session) -> None:
     """The broker's messages are gone: all that is queued is to be sent again."""
     statement = update(Job).where(Job.status == "queued").values(dispatched_at=None)

@@ -15,8 +15,16 @@ from stack import Stack, stack_of
 SECRET = "a secret for tests only"
 
 
+@pytest.fixture(scope="session")
+def compiled_kernels() -> None:
+    """Kernels in the cache that the workers share: no test is to wait for a compiler while it watches a job."""
+    from worker.runner import warm_up
+
+    warm_up()
+
+
 @pytest.fixture(params=["embedded", pytest.param("server", marks=[pytest.mark.postgres, pytest.mark.redis])])
-def stack(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stack]:
+def stack(request: pytest.FixtureRequest, tmp_path: Path, compiled_kernels: None) -> Iterator[Stack]:
     """A deployment in each mode; no worker runs yet."""
     if request.param == "embedded":
         with stack_of(tmp_path / "data") as made:
