@@ -1,11 +1,15 @@
 """The API's description: committed, whole, and honest about what the routes do."""
 
+import ast
+import inspect
 import json
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
+from fastapi.routing import APIRoute
 
 from api.app import create_app
 from api.openapi import openapi_text
@@ -95,3 +99,13 @@ def test_the_app_factory_keeps_no_state_outside_the_app(tmp_path):
     first, second = (create_app(Settings(data_dir=tmp_path / name)) for name in ("one", "two"))
     assert first.state.context is not second.state.context
     assert first.state.context.metrics.registry is not second.state.context.metrics.registry
+
+
+def test_every_route_under_v1_is_thin(tmp_path):
+    """A route parses, authorises, calls one use case and shapes the answer: 15 lines of statements at most."""
+    app = create_app(Settings(data_dir=tmp_path))
+    for route in app.routes:
+        if isinstance(route, APIRoute) and route.path.startswith("/v1"):
+            (function,) = ast.parse(textwrap.dedent(inspect.getsource(route.endpoint))).body
+            body = function.body[1:]  # without its docstring
+            assert body[-1].end_lineno - body[0].lineno < 15, route.path

@@ -85,3 +85,32 @@ def test_what_is_there_is_answered_as_described(real, path):
     answer = case.call(headers={"Authorization": f"Bearer {key}"})
     assert answer.status_code == 200, answer.content[:300]
     case.validate_response(answer, checks=CHECKS)
+
+
+@pytest.mark.parametrize("path", ["/v1/plans", "/v1/replays", "/v1/schedules"])
+def test_a_specification_that_is_described_is_started_or_refused_with_a_reason(real, path):
+    """Bodies as the description allows them, but on a trace, a model and GPU types that are there."""
+    schema, key, ids = real
+    statuses = set()
+
+    @given(case=schema[path]["post"].as_strategy(generation_mode=GenerationMode.POSITIVE))
+    @settings(max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    def fuzz(case):
+        body = case.body
+        if path == "/v1/schedules":
+            body |= {"cron": "0 6 * * 1", "zone": "UTC"}
+            body["plan"] |= {"model": "meta-llama/Llama-3.1-8B-Instruct", "gpus": ["H100-SXM", "L40S"]}
+        else:
+            body["trace_id"] = ids["trace_id"]
+            plan = {"model": "meta-llama/Llama-3.1-8B-Instruct"}
+            plan |= {"gpus": ["H100-SXM"]} if path == "/v1/plans" else {"gpu": "H100-SXM"}
+            (body if path == "/v1/plans" else body["deployment"]).update(plan)
+        answer = case.call(headers={"Authorization": f"Bearer {key}"})
+        case.validate_response(answer, checks=CHECKS)
+        statuses.add(answer.status_code)
+        if answer.status_code == 422:
+            assert json.loads(answer.content)["errors"] or json.loads(answer.content)["detail"]
+
+    fuzz()
+    assert statuses <= {201, 202, 422, 429}, statuses
+    assert statuses & {201, 202}, statuses
