@@ -31,7 +31,7 @@ MAX_ROWS = 300
 
 
 @router.get("/catalogue")
-def show_catalogue() -> Response:
+def show_catalogue(_principal: Reader) -> Response:
     """The catalogue starts with GPU types."""
     return see_other("/catalogue/gpus")
 

@@ -22,6 +22,7 @@ def show_home(request: Request, session: ReadSession, principal: Reader) -> Resp
         request,
         "home.html",
         title="How many GPUs?",
+        base=str(request.base_url).rstrip("/"),
         traces=traces.list_traces(session, principal, _RECENT).items,
         jobs=jobs.list_jobs(session, principal, _RECENT).items,
         reports=reports.list_reports(session, principal, _RECENT).items,

@@ -29,20 +29,13 @@ def list_traces(request: Request, session: ReadSession, principal: Reader, where
 def show_trace(request: Request, session: ReadSession, principal: Reader, trace_id: TraceId) -> Response:
     """One trace: its ingest while that runs, then what it holds."""
     trace = traces.get_trace(session, principal, trace_id)
-    detail = jobs.get_job(session, principal, trace.ingest_job_id)
     shown: dict[str, Any] = {}
     if trace.status == "ready" and trace.report is not None:
         shown = profile.context(IngestReport.model_validate(trace.report))
-    return page(
-        request,
-        "trace.html",
-        title=trace.name,
-        trace=trace,
-        detail=detail,
-        job=detail.job,
-        faults=fault_lines(detail.job),
-        **shown,
-    )
+    else:
+        detail = jobs.get_job(session, principal, trace.ingest_job_id)
+        shown = {"detail": detail, "job": detail.job, "faults": fault_lines(detail.job)}
+    return page(request, "trace.html", title=trace.name, trace=trace, **shown)
 
 
 @router.post("/traces/{trace_id}/delete")
