@@ -49,6 +49,8 @@ class EngineConfig:
     scheduler_reserve_full_isl: bool = True
     long_prefill_token_threshold: int = 0
     watermark: float = 0.0
+    enable_prefix_caching: bool = True
+    """Acts where the trace gives prompt block ids; without them no prompt is taken to share anything."""
     enforce_eager: bool = False
     num_gpu_blocks_override: int | None = None
     threshold_binds_lone_request: bool = False
@@ -87,6 +89,7 @@ KNOBS = {
     "scheduler_reserve_full_isl": Knob(bool),
     "long_prefill_token_threshold": Knob(int, 0, 16_777_216),
     "watermark": Knob(float, 0.0, 0.5),
+    "enable_prefix_caching": Knob(bool),
     "enforce_eager": Knob(bool),
     "num_gpu_blocks_override": Knob(int, 2, 2**31 - 1),
     "batch_timeout_s": Knob(float, -1.0, 86400.0),
@@ -100,9 +103,9 @@ _VLLM_ONLY = {
     "scheduler_reserve_full_isl",
     "long_prefill_token_threshold",
     "watermark",
+    "enable_prefix_caching",
 }
 _NOT_REPLAYED = {
-    "enable_prefix_caching": "prefix caching is not replayed yet: every prompt is computed in full",
     "scheduling_policy": "only first come first served is replayed yet",
     "pipeline_parallel_size": "pipeline parallelism is not replayed yet; use tp",
 }
@@ -209,6 +212,7 @@ def resolve_engine(spec: EngineSpec, gpu: GpuType, model: ModelSpec, max_model_l
     if scheduler == "static":
         knobs["max_num_seqs"] = 8
         knobs["async_scheduling"] = False
+        knobs["enable_prefix_caching"] = False
     other = _VLLM_ONLY if scheduler == "static" else _STATIC_ONLY
     for name, value in spec.overrides.items():
         if name in other:

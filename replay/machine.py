@@ -20,6 +20,7 @@ from replay.kernels.state import (
     LEAST_OUTSTANDING,
     MAX_USED_BLOCKS,
     PREEMPTIONS,
+    QUERIED_TOKENS,
     ROUND_ROBIN,
     RUNNING_REQUESTS,
     STEPS,
@@ -35,6 +36,7 @@ from replay.kernels.state import (
     new_state,
 )
 from replay.kernels.static import StaticOptions, advance_static
+from replay.workload import PrefixBlocks
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
@@ -46,7 +48,7 @@ _STEPS_A_CALL = 1 << 22
 """Batches in one call of the general and of the fast loop: a second of work at most."""
 
 _ROUTERS = {"round_robin": ROUND_ROBIN, "least_outstanding": LEAST_OUTSTANDING}
-_NO_IDS = np.zeros(0, np.int64)
+_NONE = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class EngineRun:
     """ITL histogram: tokens by log-linear bin of ps."""
     gap_max_ps: int
     steps: int
+    queried_tokens: int
+    """Prompt tokens looked up in the prefix cache, re-admissions included; 0 without caching."""
     preemptions: int
     busy_ps: float
     used_block_ps: float
@@ -71,16 +75,27 @@ class EngineRun:
     kernel_s: float
 
 
-def make_requests(arrival_ps: Int64Array, prompt_tokens: Int64Array, output_tokens: Int64Array) -> Requests:
+def make_requests(
+    arrival_ps: Int64Array, prompt_tokens: Int64Array, output_tokens: Int64Array, prefix: PrefixBlocks | None = None
+) -> Requests:
     """The kernels' view of requests: contiguous int64."""
     return Requests(
         arrival_ps=np.ascontiguousarray(arrival_ps, dtype=np.int64),
         prompt_tokens=np.ascontiguousarray(prompt_tokens, dtype=np.int64),
         output_tokens=np.ascontiguousarray(output_tokens, dtype=np.int64),
-        priority=_NO_IDS,
-        prefix_start=_NO_IDS,
-        prefix_ids=_NO_IDS,
+        priority=_NONE,
+        prefix_start=_NONE if prefix is None else prefix.start,
+        prefix_ids=_NONE if prefix is None else prefix.ids,
     )
+
+
+def take_requests(requests: Requests, index: Int64Array) -> Requests:
+    """The requests ``index``, in that order."""
+    chosen = make_requests(requests.arrival_ps[index], requests.prompt_tokens[index], requests.output_tokens[index])
+    if len(requests.prefix_start) == 0:
+        return chosen
+    prefix = PrefixBlocks(requests.prefix_start, requests.prefix_ids, 1).take(index)
+    return chosen._replace(prefix_start=prefix.start, prefix_ids=prefix.ids)
 
 
 @dataclass(frozen=True)
@@ -113,6 +128,9 @@ class Machine:
     def run(self, requests: Requests, checkpoint: Checkpoint) -> EngineRun:
         """Runs ``requests`` to the end, calling ``checkpoint`` about once a second."""
         config, times = self.config, self.times
+        if config.prefix_caching:
+            longest = int((requests.prompt_tokens + requests.output_tokens).max(initial=1))
+            config = config._replace(table_width=longest // config.block_size + 2)
         n = len(requests.arrival_ps)
         if self.loop == "fast":
             outcome, meters = new_outcome(config, n), new_meters(config, new_fast_registers(config))
@@ -154,6 +172,7 @@ def _drive(step: Callable[[], bool], checkpoint: Checkpoint, outcome: Outcome, m
         gaps=meter.gaps,
         gap_max_ps=int(meter.cluster[GAP_MAX_PS]),
         steps=int(regs[:, STEPS].sum()),
+        queried_tokens=int(regs[:, QUERIED_TOKENS].sum()),
         preemptions=int(regs[:, PREEMPTIONS].sum()),
         busy_ps=float(meters[:, BUSY].sum()),
         used_block_ps=float(meters[:, USED_BLOCKS].sum()),
@@ -163,8 +182,11 @@ def _drive(step: Callable[[], bool], checkpoint: Checkpoint, outcome: Outcome, m
     )
 
 
-def make_machine(deployment: Deployment) -> Machine:
-    """The machine of a deployment: a single replica under round robin, all replicas under a router that reads state."""
+def make_machine(deployment: Deployment, prefix_block_tokens: int | None = None) -> Machine:
+    """The machine of a deployment: a single replica under round robin, all replicas under a router that reads state.
+
+    ``prefix_block_tokens``: tokens of a prompt block where the workload has block ids; prefix caching then acts.
+    """
     engine, record = deployment.engine, deployment.step_time
     coupled = deployment.spec.router != "round_robin"
     blocks = deployment.usable_blocks
@@ -184,8 +206,9 @@ def make_machine(deployment: Deployment) -> Machine:
         watermark_blocks=int(engine.watermark * (blocks + 1)),
         max_model_len=engine.max_model_len,
         priority_policy=0,
-        prefix_caching=0,
+        prefix_caching=int(engine.enable_prefix_caching and prefix_block_tokens is not None),
         table_width=0,
+        prefix_block_tokens=prefix_block_tokens or 1,
     )
     law = (
         record.decode_request_ps,
@@ -213,18 +236,14 @@ def run_deployment(
     """Replays on all replicas; round-robin shares run apart, on up to ``threads`` threads, with the same result."""
     if machine.config.replicas > 1 or replicas == 1:
         return machine.run(requests, checkpoint)
-    shares = [
-        make_requests(
-            requests.arrival_ps[k::replicas], requests.prompt_tokens[k::replicas], requests.output_tokens[k::replicas]
-        )
-        for k in range(replicas)
-    ]
+    n = len(requests.arrival_ps)
+    shares = [take_requests(requests, np.arange(k, n, replicas)) for k in range(replicas)]
     if threads > 1:
         with ThreadPoolExecutor(threads) as pool:
             runs = list(pool.map(lambda share: machine.run(share, checkpoint), shares))
     else:
         runs = [machine.run(share, checkpoint) for share in shares]
-    return _interleave(runs, len(requests.arrival_ps))
+    return _interleave(runs, n)
 
 
 def _interleave(runs: list[EngineRun], n: int) -> EngineRun:
@@ -247,6 +266,7 @@ def _interleave(runs: list[EngineRun], n: int) -> EngineRun:
         gaps=np.sum([run.gaps for run in runs], axis=0),
         gap_max_ps=max(run.gap_max_ps for run in runs),
         steps=sum(run.steps for run in runs),
+        queried_tokens=sum(run.queried_tokens for run in runs),
         preemptions=sum(run.preemptions for run in runs),
         busy_ps=sum(run.busy_ps for run in runs),
         used_block_ps=sum(run.used_block_ps for run in runs),

@@ -95,6 +95,8 @@ class ReplayResult:
     sustainable_rps: float
     """Request rate at load factor 1, same mix."""
     saturated: bool
+    prefix_hit_rate: float | None
+    """Prompt tokens served from the prefix cache over those looked up; ``None`` where no cache acted."""
     kv_usage_mean: float
     kv_usage_max: float
     batch_mean: float

@@ -18,6 +18,7 @@ from replay.machine import (
     make_machine,
     make_requests,
     run_deployment,
+    take_requests,
 )
 from replay.results import STATUSES, Histogram, ReplayResult, RequestTable
 from replay.workload import Workload
@@ -50,11 +51,15 @@ def simulate(
     _check(workload, deployment)
     status = _judge(workload, deployment)
     served = status == 0
-    machine = make_machine(deployment)
+    prefix = workload.prefix
+    machine = make_machine(deployment, None if prefix is None else prefix.block_tokens)
+    if prefix is not None and machine.config.prefix_caching and len(status) > served.sum():
+        prefix = prefix.take(np.flatnonzero(served))
     requests = make_requests(
         workload.arrival_ps[served] + deployment.step_time.request_overhead_ps,
         workload.prompt_tokens[served],
         workload.output_tokens[served],
+        prefix if machine.config.prefix_caching else None,
     )
     run = run_deployment(machine, requests, deployment.replicas, threads, checkpoint)
     if (run.last_ps == NEVER).any():
@@ -96,14 +101,19 @@ def _capacity_rps(machine: Machine, requests: Requests, checkpoint: Checkpoint) 
     kernel seconds spent.
 
     The workload, thinned or repeated to a fixed count, is offered all at once. The rate is that of admissions after the
-    first quarter, when the batch has filled; where everything is admitted at once, requests over the whole run.
+    first quarter, when the batch has filled; where everything is admitted at once, requests over the whole run. With
+    prefix caching the head of the workload is taken as it is: repeats would hit and a thinned one would miss.
     """
     n = len(requests.arrival_ps)
     if n == 0:
         return 0.0, 0.0
     count = _CAPACITY_REQUESTS
-    chosen = np.arange(count, dtype=np.int64) % n if n < count else np.arange(count, dtype=np.int64) * n // count
-    burst = make_requests(np.zeros(count, np.int64), requests.prompt_tokens[chosen], requests.output_tokens[chosen])
+    if machine.config.prefix_caching:
+        count = min(n, count)
+        chosen = np.arange(count, dtype=np.int64)
+    else:
+        chosen = np.arange(count, dtype=np.int64) % n if n < count else np.arange(count, dtype=np.int64) * n // count
+    burst = take_requests(requests, chosen)._replace(arrival_ps=np.zeros(count, np.int64))
     run = machine.run(burst, checkpoint)
     admitted = np.sort(run.admitted_ps)
     quarter = count // 4
@@ -194,6 +204,7 @@ def _result(
         load_factor=load_factor,
         sustainable_rps=sustainable,
         saturated=load_factor >= 1.0,
+        prefix_hit_rate=int(run.hit_tokens.sum()) / run.queried_tokens if run.queried_tokens else None,
         kv_usage_mean=run.used_block_ps / busy / deployment.usable_blocks,
         kv_usage_max=run.used_blocks_max / deployment.usable_blocks,
         batch_mean=run.running_ps / busy,

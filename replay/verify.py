@@ -54,6 +54,7 @@ def case_config(case: dict[str, Any]) -> Config:
         priority_policy=int(case["policy"] == "priority"),
         prefix_caching=int(case["caching"]),
         table_width=-(-longest // case["bs"]) + 1,
+        prefix_block_tokens=case["bs"],
     )
 
 

@@ -11,6 +11,24 @@ Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
+class PrefixBlocks:
+    """Chained block ids of prompts: request ``i`` has ``ids[start[i]:start[i + 1]]``, each for ``block_tokens``
+    tokens of
+    its prompt (the last may be partly filled). Equal leading ids are a shared prefix; ids are >= 0."""
+
+    start: Int64Array
+    ids: Int64Array
+    block_tokens: int
+
+    def take(self, index: Int64Array) -> PrefixBlocks:
+        """The same for the requests ``index``, in that order."""
+        counts = np.diff(self.start)[index]
+        start = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        offset = np.repeat(self.start[index] - start[:-1], counts)
+        return PrefixBlocks(start, self.ids[offset + np.arange(start[-1])], self.block_tokens)
+
+
+@dataclass(frozen=True)
 class Workload:
     """Requests in arrival order; ties keep trace order.
 
@@ -24,6 +42,8 @@ class Workload:
     prompt_tokens: Int64Array
     output_tokens: Int64Array
     span_s: float
+    prefix: PrefixBlocks | None = None
+    """Where the trace gives block ids; without them nothing is shared."""
     excluded: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """What the transform did, in sentences for the report."""

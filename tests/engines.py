@@ -45,6 +45,7 @@ def config(**changes: int) -> Config:
         priority_policy=0,
         prefix_caching=0,
         table_width=0,
+        prefix_block_tokens=1,
     )
     return base._replace(**changes)
 

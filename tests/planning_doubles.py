@@ -66,6 +66,7 @@ def make_result(
         load_factor=load_factor,
         sustainable_rps=workload.n / workload.span_s / load_factor,
         saturated=load_factor >= 1.0,
+        prefix_hit_rate=None,
         kv_usage_mean=0.1,
         kv_usage_max=0.2,
         batch_mean=3.0,

@@ -22,6 +22,7 @@ Figure = dict[str, Any]
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", "#F0E442")
 _GRID = "#d9dee3"
+_PATTERN = {"fillmode": "overlay", "fgcolor": "#ffffff", "solidity": 0.15}
 _TIME_UNITS = ((2 * 86400.0, 86400.0, "days"), (2 * 3600.0, 3600.0, "hours"), (300.0, 60.0, "minutes"))
 
 
@@ -88,7 +89,7 @@ def alternatives(recommendations: Sequence[Recommendation]) -> Figure | None:
         "orientation": "h",
         "y": [f"{one.rank}. {one.replicas} x TP{one.tp} {one.gpu} " for one in priced],
         "x": [one.usd_per_hour for one in priced],
-        "text": [f"{one.gpus} GPUs" for one in priced],
+        "text": [f"{one.gpus} GPU{'s' if one.gpus > 1 else ''}" for one in priced],
         "textposition": "outside",
         "cliponaxis": False,
         "marker": {"color": COLOURS[0]},
@@ -157,7 +158,7 @@ def memory(stacks: Sequence[tuple[str, MemoryBreakdown]]) -> Figure:
         gib = [sum(part.gib for part in stack.parts if part.name == name) for _, stack in stacks]
         marker = {
             "color": COLOURS[i % len(COLOURS)],
-            "pattern": {"shape": patterns[i % len(patterns)], "solidity": 0.2},
+            "pattern": {"shape": patterns[i % len(patterns)]} | _PATTERN,
         }
         data.append({"type": "bar", "orientation": "h", "name": name, "y": labels, "x": gib, "marker": marker})
     more = {

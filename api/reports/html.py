@@ -69,6 +69,7 @@ def context(document: dict[str, Any]) -> dict[str, Any]:
         "memory": sections.memory(sections.stacks(report)),
         "memory_notes": unique(note for _, stack in sections.stacks(report) for note in stack.notes),
         "costs": sections.costs(sections.priced(report)),
+        "price_sources": sections.price_sources(sections.priced(report)),
         "step_time_notes": unique(note for one in sections.step_times(report) for note in one.notes),
         "engine": _first_engine(report),
         "ingest": flatten(report.workload.ingest),

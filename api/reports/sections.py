@@ -139,6 +139,7 @@ def operating(run: Operating) -> Table:
         ("saturated", run.saturated),
         ("preemptions", run.preemptions),
         ("mean batch (running requests per replica while busy)", run.batch_mean),
+        ("prefix cache hit rate", "no cache acted" if run.prefix_hit_rate is None else f"{run.prefix_hit_rate:.1%}"),
         ("KV cache in use, mean", f"{run.kv_usage_mean * 100:.3g} %"),
         ("KV cache in use, most", f"{run.kv_usage_max * 100:.3g} %"),
         ("time busy", f"{run.busy_fraction * 100:.3g} %"),
@@ -252,26 +253,34 @@ def costs(rows: Sequence[tuple[str, Cost]]) -> Table:
         Column("USD/hour", "usd_per_hour", "usd"),
         Column("USD/month (730 h)", "usd_per_month", "usd"),
         Column("USD per GPU-hour", "usd_per_gpu_hour", "usd"),
-        Column("provider", "provider", "text"),
+        Column("provider", "provider", "name"),
         Column("region", "region", "text"),
-        Column("term", "term", "text"),
-        Column("as of", "date", "name"),
+        Column("term", "term", "name"),
+        Column("as of", "date", "text"),
         Column("sold as", "sold_as", "text"),
-        Column("source", "source", "text"),
-        Column("notes", "notes", "text"),
     )
     out: list[tuple[Cell, ...]] = []
     for title, cost in rows:
         price = cost.price
         if price is None:
-            out.append((title, *(None,) * 8, cost.price_reason or "no price", None))
+            out.append((title, *(None,) * 8))
             continue
         sold = (
             f"{price.instances} x {price.instance_type}".strip() if price.instance_type else f"{price.paid_gpus} GPUs"
         )
-        where = (price.provider, price.region, price.term, price.date, sold, price.source, price.notes or None)
+        where = (price.provider, price.region, price.term, price.date, sold)
         out.append((title, cost.usd_per_hour, cost.usd_per_month, price.usd_per_gpu_hour, *where))
     return Table("The price behind each figure", columns, tuple(out))
+
+
+def price_sources(rows: Sequence[tuple[str, Cost]]) -> list[str]:
+    """Where each price was read, or why there is none, in sentences; equal ones once."""
+    by_text: dict[str, list[str]] = {}
+    for title, cost in rows:
+        price = cost.price
+        text = f"no price: {cost.price_reason}" if price is None else f"{price.source}. {price.notes}".strip()
+        by_text.setdefault(text, []).append(title)
+    return [f"{', '.join(titles)}: {text}" for text, titles in by_text.items()]
 
 
 def stacks(report: PlanReport | ReplayReport) -> list[tuple[str, MemoryBreakdown]]:

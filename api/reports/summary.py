@@ -11,7 +11,7 @@ _STATS = ("n", "mean", "p50", "p90", "p95", "p99", "max")
 _METRICS = ("ttft_s", "ttft_from_admission_s", "itl_s", "tpot_s", "e2e_s", "queue_s")
 _RUN = (
     "load_factor", "headroom", "offered_rps", "sustainable_rps", "saturated", "requests", "finished", "preemptions",
-    "kv_usage_mean", "kv_usage_max", "batch_mean", "busy_fraction", "steps", "duration_s", "prompt_tokens",
+    "prefix_hit_rate", "kv_usage_mean", "kv_usage_max", "batch_mean", "busy_fraction", "steps", "duration_s", "prompt_tokens",
     "output_tokens", "output_tokens_per_s", "loop",
 )  # fmt: skip
 _COST = ("usd_per_hour", "usd_per_month", "usd_per_1m_output_tokens", "usd_per_1m_tokens")

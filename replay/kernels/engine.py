@@ -125,7 +125,8 @@ def finish_batch(config: Config, requests: Requests, state: State, reg: Int64, r
         running = slots.running[slot] == 1
         if running and config.prefix_caching:
             known = slots.computed[slot] - (left - slots.unscheduled[slot])
-            publish(config, requests, state.blocks, slots, replica, slot, known, mask)
+            if known >= (slots.cached[slot] + 1) * config.block_size:
+                publish(config, requests, state.blocks, slots, replica, slot, known, mask)
         if left == 0 or not running:
             left_running |= running
             leave(config, state, reg, replica, slot, left == 0)

@@ -32,10 +32,16 @@ def blocks_for(tokens: int, block_size: int) -> int:
 
 @kernel
 def block_id(requests: Requests, config: Config, r: int, i: int) -> int:
-    """The chained id of block ``i`` of request ``r``: from the trace where it gives one, else unlike any other."""
+    """The chained id of block ``i`` of request ``r``: from the trace where it gives one, else unlike any other.
+
+    A trace's ids stand for blocks of its own size. They are chained, so the id that holds the block's last token, with
+    that token's place in it, tells the whole prefix.
+    """
+    last = (i + 1) * config.block_size - 1
+    nth = last // config.prefix_block_tokens
     start = requests.prefix_start[r]
-    if start + i < requests.prefix_start[r + 1]:
-        return requests.prefix_ids[start + i]
+    if start + nth < requests.prefix_start[r + 1] and last < requests.prompt_tokens[r]:
+        return requests.prefix_ids[start + nth] * config.prefix_block_tokens + last % config.prefix_block_tokens
     return -2 - (r * config.table_width + i)
 
 
@@ -146,35 +152,24 @@ def lookup(
 ) -> tuple[int, int]:
     """Longest cached prefix of request ``r`` in full blocks, leaving at least one of ``tokens`` to compute; and how
     many of
-    those blocks lie in the free list."""
+    those blocks lie in the free list. The blocks stay in ``found`` for ``take_hits``."""
     base = replica * (mask + 1)
     hits, free_hits = 0, 0
     for i in range((tokens - 1) // config.block_size):
         block = blocks.bucket_block[find_bucket(blocks, base, mask, block_id(requests, config, r, i))]
         if block == NEVER:
             break
+        blocks.found[hits] = block
         hits += 1
         free_hits += blocks.references[block] == 0
     return hits, free_hits
 
 
 @kernel
-def take_hits(
-    config: Config,
-    requests: Requests,
-    blocks: Blocks,
-    slots: Slots,
-    reg: Int64,
-    replica: int,
-    slot: int,
-    hits: int,
-    mask: int,
-) -> None:
-    """Gives the first ``hits`` cached blocks to a slot that holds none."""
-    base = replica * (mask + 1)
-    r = slots.request[slot]
+def take_hits(config: Config, blocks: Blocks, slots: Slots, reg: Int64, slot: int, hits: int) -> None:
+    """Gives the ``hits`` blocks of the lookup just made to a slot that holds none."""
     for i in range(hits):
-        block = blocks.bucket_block[find_bucket(blocks, base, mask, block_id(requests, config, r, i))]
+        block = blocks.found[i]
         if blocks.references[block] == 0:
             unlink(blocks, block)
             reg[FREE_BLOCKS] -= 1

@@ -143,13 +143,14 @@ def add_decodes(config: Config, state: State, reg: Int64, sums: Int64, first: in
     The same as ``add_to_batch`` for each, with the sums kept in registers: nearly every request of every step is one.
     """
     slots, flight = state.slots, state.flight
+    publishes = config.prefix_caching  # a block that fills up must be published, so it is no plain decode
     end = min(reg[RUNNING], i + config.max_num_batched_tokens - sums[TOKENS])
     at = start + sums[EMITTING] - i
     begin, context = i, 0
     while i < end:
         slot = slots.order[first + i]
         computed = slots.computed[slot] + 1
-        if slots.todo[slot] != 1 or slots.unscheduled[slot] == 0 or computed > slots.room[slot]:
+        if slots.todo[slot] != 1 or slots.unscheduled[slot] == 0 or computed > slots.room[slot] - publishes:
             break
         slots.computed[slot] = computed
         slots.unscheduled[slot] -= 1
@@ -183,11 +184,10 @@ def schedule_running(
     first = replica * config.max_num_seqs
     by_priority = config.priority_policy == 1
     always_grow = config.prefix_caching == 1  # growing also publishes blocks that have filled up
-    plain = not by_priority and not always_grow
     preempted = False
     i = 0
     while True:
-        if plain:
+        if not by_priority:
             i = add_decodes(config, state, reg, sums, first, start, i)
         if i >= reg[RUNNING] or sums[TOKENS] >= config.max_num_batched_tokens:
             break
@@ -304,7 +304,7 @@ def schedule_waiting(
         reg[WAITING] -= 1
         slot = place(config, requests, state, reg, first, r, hit_tokens)
         if config.prefix_caching:
-            take_hits(config, requests, state.blocks, slots, reg, replica, slot, hits, mask)
+            take_hits(config, state.blocks, slots, reg, slot, hits)
             outcome.hit_tokens[r] += hit_tokens
             reg[HIT_TOKENS] += hit_tokens
             reg[QUERIED_TOKENS] += total

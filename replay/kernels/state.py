@@ -85,6 +85,7 @@ class Config(NamedTuple):
     priority_policy: int
     prefix_caching: int
     table_width: int  # block-table entries of a slot, with prefix caching
+    prefix_block_tokens: int  # prompt tokens that one of a request's prefix ids stands for
 
 
 ROUND_ROBIN, LEAST_OUTSTANDING = range(2)
@@ -98,7 +99,7 @@ class Requests(NamedTuple):
     output_tokens: Int64
     priority: Int64  # lower runs first; read under the priority policy only; shape (0,) otherwise
     prefix_start: Int64  # shape (n + 1,): where a request's block ids start in ``prefix_ids``; (0,) without caching
-    prefix_ids: Int64  # chained ids of the prompt's leading full blocks, >= 0; blocks beyond them are the request's own
+    prefix_ids: Int64  # chained ids (>= 0) of the prompt's leading blocks; what lies beyond them is the request's own
 
 
 class Outcome(NamedTuple):
@@ -158,6 +159,7 @@ class Blocks(NamedTuple):
     twin_previous: Int32
     bucket_key: Int64
     bucket_block: Int32
+    found: Int32  # blocks of the last lookup
 
 
 class StepTimes(NamedTuple):
@@ -237,6 +239,7 @@ def new_state(config: Config, n: int) -> State:
             twin_previous=np.full(blocks, NEVER, i32),
             bucket_key=np.zeros(buckets, i64),
             bucket_block=np.full(buckets, NEVER, i32),
+            found=np.zeros(config.table_width, i32),
         ),
         meters=new_meters(config, new_registers(config)),
         outcome=new_outcome(config, n),

@@ -139,6 +139,8 @@ class Operating(Part):
     finished: int
     rejected: dict[str, int]
     preemptions: int
+    prefix_hit_rate: float | None = None
+    """Prompt tokens served from the prefix cache over those looked up; ``None`` where no cache acted."""
     kv_usage_mean: float
     kv_usage_max: float
     batch_mean: float

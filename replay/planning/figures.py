@@ -112,6 +112,7 @@ def operating(result: ReplayResult, workload: Workload, objectives: Sequence[Obj
         finished=result.finished,
         rejected=rejections(result),
         preemptions=result.preemptions,
+        prefix_hit_rate=None if result.prefix_hit_rate is None else figure(result.prefix_hit_rate),
         kv_usage_mean=figure(result.kv_usage_mean),
         kv_usage_max=figure(result.kv_usage_max),
         batch_mean=figure(result.batch_mean),

@@ -27,6 +27,8 @@ def idle_value_s(objective: Objective, workload: Workload, deployment: Deploymen
         return 0.0
     record = deployment.step_time
     prompt, output = workload.prompt_tokens, workload.output_tokens
+    if workload.prefix is not None and deployment.engine.enable_prefix_caching:
+        return 0.0  # how much of a prompt is cached is only known from a replay
     chunk = min(deployment.engine.max_num_batched_tokens, len(record.rest_ps) - 1)
     whole, rest = prompt // chunk, prompt % chunk
     samples: Float64Array = (whole * record.rest_ps[chunk] + record.rest_ps[rest]).astype(np.float64)

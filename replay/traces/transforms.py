@@ -11,7 +11,7 @@ import polars as pl
 from replay.errors import FieldError, TraceError
 from replay.specs import Transform
 from replay.traces import canonical
-from replay.workload import Workload
+from replay.workload import PrefixBlocks, Workload
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -34,8 +34,12 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
     Raises:
         TraceError: an empty window, nothing with lengths in it, or a window beyond what picoseconds can count.
     """
-    canonical.read_meta(path)
-    table = pl.scan_parquet(path, glob=False).select("arrival_ns", "prompt_tokens", "output_tokens", "status").collect()
+    meta = canonical.read_meta(path)
+    scan = pl.scan_parquet(path, glob=False)
+    columns = ["arrival_ns", "prompt_tokens", "output_tokens", "status"]
+    if meta.block_size_tokens and meta.prefix_scope == "global" and "prefix_blocks" in scan.collect_schema():
+        columns.append("prefix_blocks")
+    table = scan.select(columns).collect()
     start_ns, end_ns, span_s = _window(table, transform)
     excluded: dict[str, int] = {}
     table = _count_out(table, pl.col("arrival_ns").is_not_null(), "closed_loop", excluded)
@@ -60,10 +64,17 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
     arrival_ns = table["arrival_ns"].to_numpy() - start_ns
     prompt = table["prompt_tokens"].to_numpy()
     output = table["output_tokens"].to_numpy()
+    prefix = _prefix_blocks(table["prefix_blocks"], meta.block_size_tokens) if len(columns) > 4 else None
     notes = _notes(transform, excluded, in_window)
     if transform.growth != 1.0:
-        arrival_ns, prompt, output, note = _grow(arrival_ns, prompt, output, transform.growth, span_s, seed)
+        arrival_ns, index, copy, note = _grow(arrival_ns, transform.growth, span_s, seed)
+        prompt, output = prompt[index], output[index]
         notes.append(note)
+        if prefix is not None:
+            prefix = _copies_apart(prefix.take(index), copy)
+            notes.append(
+                "Copies share no prompt prefix with the requests they copy, so prefix reuse is not overstated."
+            )
         if len(arrival_ns) == 0:
             cure = "choose a larger growth or a longer window"
             raise TraceError(
@@ -77,6 +88,7 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
         prompt_tokens=np.array(prompt, dtype=np.int64),
         output_tokens=np.array(output, dtype=np.int64),
         span_s=span_s,
+        prefix=prefix,
         excluded=excluded,
         notes=tuple(notes),
     )
@@ -129,9 +141,27 @@ def _notes(transform: Transform, excluded: dict[str, int], in_window: int) -> li
     return notes
 
 
+def _prefix_blocks(column: pl.Series, block_tokens: int | None) -> PrefixBlocks | None:
+    """The list column as flat arrays; rows without ids have none."""
+    counts = column.list.len().fill_null(0).to_numpy().astype(np.int64)
+    if not block_tokens or counts.sum() == 0:
+        return None
+    ids = column.filter(counts > 0).explode().to_numpy()
+    start = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    return PrefixBlocks(start, np.array(ids, dtype=np.int64), block_tokens)
+
+
+def _copies_apart(prefix: PrefixBlocks, copy: Int64Array) -> PrefixBlocks:
+    """Gives each copy ids of its own: requests share a prefix within a copy, never across."""
+    shift = np.repeat(copy, np.diff(prefix.start)) * (int(prefix.ids.max(initial=0)) + 1)
+    return PrefixBlocks(prefix.start, prefix.ids + shift, prefix.block_tokens)
+
+
 def _grow(
-    arrival_ns: Int64Array, prompt: Int64Array, output: Int64Array, growth: float, span_s: float, seed: int
+    arrival_ns: Int64Array, growth: float, span_s: float, seed: int
 ) -> tuple[Int64Array, Int64Array, Int64Array, str]:
+    """Arrivals of the grown load, the request that each stands for, the number of its copy (0: the first), and a
+    note."""
     n = len(arrival_ns)
     rng = np.random.Generator(np.random.PCG64(seed))
     if growth < 1.0:
@@ -140,7 +170,7 @@ def _grow(
             f"Load times {growth:g}: every request kept with probability {growth:g} (seed {seed}): "
             f"{len(index):,} of {n:,}."
         )
-        return arrival_ns[index], prompt[index], output[index], note
+        return arrival_ns[index], index, np.zeros(len(index), np.int64), note
     whole = int(growth)
     extra = np.flatnonzero(rng.random(n) < growth - whole)
     index = np.concatenate([np.tile(np.arange(n, dtype=np.int64), whole), extra.astype(np.int64)])
@@ -156,5 +186,5 @@ def _grow(
         f"copy are shifted by up to {JITTER_S:g} s either way (seed {seed}). The rate curve stays; bursts under "
         "a minute are smoothed, so at the same mean the grown load is somewhat less bursty."
     )
-    index = index[order]
-    return times[order], prompt[index], output[index], note
+    copy = np.concatenate([np.repeat(np.arange(whole, dtype=np.int64), n), np.full(len(extra), whole, np.int64)])
+    return times[order], index[order], copy[order], note
