@@ -10,10 +10,25 @@ from replay.planning.document import Cost, Infeasible, Operating, PlanReport, Re
 _STATS = ("n", "mean", "p50", "p90", "p95", "p99", "max")
 _METRICS = ("ttft_s", "ttft_from_admission_s", "itl_s", "tpot_s", "e2e_s", "queue_s")
 _RUN = (
-    "load_factor", "headroom", "offered_rps", "sustainable_rps", "saturated", "requests", "finished", "preemptions",
-    "prefix_hit_rate", "kv_usage_mean", "kv_usage_max", "batch_mean", "busy_fraction", "steps", "duration_s", "prompt_tokens",
-    "output_tokens", "output_tokens_per_s", "loop",
-)  # fmt: skip
+    "load_factor",
+    "headroom",
+    "offered_rps",
+    "sustainable_rps",
+    "saturated",
+    "requests",
+    "finished",
+    "preemptions",
+    "kv_usage_mean",
+    "kv_usage_max",
+    "batch_mean",
+    "busy_fraction",
+    "steps",
+    "duration_s",
+    "prompt_tokens",
+    "output_tokens",
+    "output_tokens_per_s",
+    "loop",
+)
 _COST = ("usd_per_hour", "usd_per_month", "usd_per_1m_output_tokens", "usd_per_1m_tokens")
 _PRICE = ("provider", "region", "term", "date", "instance_type", "instances", "paid_gpus", "usd_per_gpu_hour", "source")
 _WHERE = ("rank", "status", "model", "gpu", "tp", "replicas", "gpus")
