@@ -156,7 +156,8 @@ def test_a_stream_gives_its_slot_back_when_the_client_leaves(local):
     job_id = local.made.add_job()
     context = local.made.app.state.context
     with local.http.stream("GET", f"/v1/jobs/{job_id}/events") as stream:
-        next(stream.iter_lines())
+        lines = stream.iter_lines()  # held: closing it would close the line
+        next(lines)
         assert context.streams._open.total() == 1
     _wait_until(lambda: context.streams._open.total() == 0)
 
