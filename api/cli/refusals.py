@@ -116,5 +116,8 @@ def print_refusal(refusal: Refusal, *, as_json: bool) -> None:
         place += [f"column {one['column']}"] if one.get("column") else []
         cure = one.get("cure")
         text = one["detail"] if not cure or cure == one["detail"] else f"{one['detail']} ({cure})"
+        where_text = ", ".join(place)
         if text not in refusal.detail:
-            click.echo(f"  {', '.join(place) + ': ' if place else ''}{text}", err=True)
+            click.echo(f"  {where_text + ': ' if place else ''}{text}", err=True)
+        elif any(one not in refusal.detail for one in place):
+            click.echo(f"  at {where_text}", err=True)

@@ -42,7 +42,8 @@ def settings_with(**overrides: Any) -> Settings:
         for one in error.errors(include_url=False, include_context=False, include_input=False):
             name = f"CAPREPLAY_{'_'.join(str(p) for p in one['loc']).upper()}" if one["loc"] else None
             faults.append(FieldError(one["msg"].removeprefix("Value error, "), field=name))
-        raise SpecError("settings", f"the settings cannot be used: {faults[0].detail}", faults) from None
+        first = f"{faults[0].field}: {faults[0].detail}" if faults[0].field else faults[0].detail
+        raise SpecError("settings", f"the settings cannot be used: {first}", faults) from None
 
 
 @contextmanager

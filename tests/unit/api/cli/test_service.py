@@ -1,0 +1,113 @@
+"""The verbs around the service: migrate, keys, openapi, warmup, serve and worker as far as they refuse."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from api.cli.group import cli
+
+EXPOSED = {"CAPREPLAY_HOST": "0.0.0.0"}
+BROKER = {"CAPREPLAY_BROKER_URL": "redis://127.0.0.1:1/0"}
+
+
+def invoke(*words: object, exit_code: int = 0, env: dict[str, str] | None = None) -> Result:
+    answer = CliRunner().invoke(cli, [str(word) for word in words], env=env, catch_exceptions=False)
+    assert answer.exit_code == exit_code, answer.output
+    return answer
+
+
+def answer(*words: object, exit_code: int = 0, env: dict[str, str] | None = None) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(invoke(*words, "--json", exit_code=exit_code, env=env).stdout)
+    return document
+
+
+def test_migrate_up_again_and_down(tmp_path: Path) -> None:
+    folder = ("--data-dir", tmp_path / "new")
+    first = answer("migrate", *folder)
+    assert first["before"] is None
+    assert first["after"]
+    assert answer("migrate", *folder) == {"before": first["after"], "after": first["after"]}
+    assert "was there already" in invoke("migrate", *folder).stdout
+    assert answer("migrate", *folder, "--downgrade", "base")["after"] is None
+
+
+def test_the_life_of_a_key(tmp_path: Path) -> None:
+    folder = ("--data-dir", tmp_path)
+    made = answer("keys", "create", "--name", "ci", "--scope", "jobs:write", "--expires-days", "2", *folder)
+    assert made["key"].startswith("crp_")
+    assert made["scopes"] == ["jobs:write"]
+    assert made["expires_at"] > made["created_at"]
+    (listed,) = answer("keys", "list", *folder)["keys"]
+    assert listed["id"] == made["id"]
+    assert "key" not in listed
+    assert made["key"] not in json.dumps(listed)
+    turned = answer("keys", "rotate", made["id"], *folder)
+    assert turned["key"] != made["key"]
+    assert answer("keys", "revoke", turned["id"], *folder) == {"id": turned["id"], "state": "revoked"}
+    states = {one["id"]: one["state"] for one in answer("keys", "list", *folder)["keys"]}
+    assert states == {made["id"]: "active", turned["id"]: "revoked"}
+
+
+def test_keys_in_words(tmp_path: Path) -> None:
+    folder = ("--data-dir", tmp_path)
+    assert "no keys yet" in invoke("keys", "list", *folder).stdout
+    made = invoke("keys", "create", "--name", "laptop", *folder)
+    assert made.stdout.startswith("crp_")
+    assert len(made.stdout.split()) == 1, "stdout holds the key alone, for $(...)"
+    assert "not shown again" in made.stderr
+    assert "laptop" in invoke("keys", "list", *folder).stdout
+    assert "jobs:write" in invoke("keys", "list", *folder).stdout
+
+
+def test_tenants_have_their_own_keys(tmp_path: Path) -> None:
+    folder = ("--data-dir", tmp_path)
+    tenants = answer("keys", "tenants", "--add", "Second", *folder)["tenants"]
+    second = next(one["id"] for one in tenants if one["name"] == "Second")
+    made = answer("keys", "create", "--name", "theirs", "--tenant", second, *folder)
+    assert made["tenant"] == second
+    assert answer("keys", "list", *folder)["keys"] == []
+    problem = answer("keys", "revoke", made["id"], *folder, exit_code=2)
+    assert problem["status"] == 404
+    assert answer("keys", "revoke", made["id"], "--tenant", second, *folder)["state"] == "revoked"
+
+
+@pytest.mark.parametrize("words", [("serve",), ("migrate",), ("keys", "list"), ("worker",), ("beat",), ("warmup",)])
+def test_a_wrong_setting_is_named(words: tuple[str, ...]) -> None:
+    refused = CliRunner().invoke(cli, [*words], env={"CAPREPLAY_PORT": "many"}, catch_exceptions=False)
+    assert refused.exit_code == 2
+    assert "CAPREPLAY_PORT" in refused.stderr
+    assert "Traceback" not in refused.output
+
+
+def test_a_broker_needs_a_secret(tmp_path: Path) -> None:
+    problem = answer("serve", "--data-dir", tmp_path, exit_code=2, env=BROKER)
+    assert "CAPREPLAY_SECRET_KEY" in problem["detail"]
+
+
+def test_serve_is_not_exposed_without_keys(tmp_path: Path) -> None:
+    problem = answer("serve", "--port", "0", "--data-dir", tmp_path, exit_code=2, env=EXPOSED)
+    assert "CAPREPLAY_AUTH=keys" in json.dumps(problem)
+
+
+def test_serve_says_that_a_port_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        problem = answer("serve", "--port", port, "--data-dir", tmp_path, exit_code=2)
+    assert problem["code"] == "settings.address"
+    assert "--port" in json.dumps(problem["errors"])
+
+
+def test_openapi_is_the_committed_one(project_root: Path) -> None:
+    printed = invoke("openapi").stdout
+    assert json.loads(printed)["openapi"].startswith("3.")
+    assert "/v1/plans" in json.loads(printed)["paths"]
+
+
+def test_warmup_compiles() -> None:
+    assert answer("warmup")["wall_s"] > 0
