@@ -7,7 +7,7 @@ an arrival at a boundary joins it.
 
 from __future__ import annotations
 
-from replay.kernels.jit import kernel
+from replay.kernels.jit import inlined, kernel
 from replay.kernels.loglinear import bin_of
 from replay.kernels.memory import prepare_free_list, publish, release
 from replay.kernels.routers import route
@@ -36,7 +36,7 @@ from replay.kernels.state import (
 from replay.kernels.waiting import insert
 
 
-@kernel
+@inlined
 def start_next(
     config: Config, requests: Requests, times: StepTimes, state: State, reg: Int64, replica: int, mask: int, now: int
 ) -> None:
@@ -98,7 +98,7 @@ def drop_finished(config: Config, state: State, reg: Int64, replica: int) -> Non
     reg[RUNNING] = kept
 
 
-@kernel
+@inlined
 def finish_batch(config: Config, requests: Requests, state: State, reg: Int64, replica: int, mask: int) -> None:
     """Processes the output of the replica's oldest batch at its end: one token for each request that is due one."""
     slots, flight, cluster = state.slots, state.flight, state.meters.cluster
@@ -139,7 +139,7 @@ def finish_batch(config: Config, requests: Requests, state: State, reg: Int64, r
     reg[FLIGHT] -= 1
 
 
-@kernel
+@inlined
 def take_arrivals(config: Config, requests: Requests, state: State, now: int) -> None:
     """Routes and queues every request that has arrived by ``now``; marks idle replicas that got work as due now."""
     cluster, outcome, regs = state.meters.cluster, state.outcome, state.meters.regs

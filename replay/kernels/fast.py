@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replay.kernels.jit import kernel
+from replay.kernels.jit import inlined, kernel
 from replay.kernels.loglinear import bin_of
 from replay.kernels.memory import blocks_for
 from replay.kernels.schedule import meter_step
@@ -157,7 +157,7 @@ def leave_day(fast: Fast, slot: int) -> None:
         fast.day_previous[after] = before
 
 
-@kernel
+@inlined
 def leave_running(fast: Fast, reg: Int64, slot: int) -> None:
     """Takes a slot off the running list and frees it."""
     before, after = fast.order_previous[slot], fast.order_next[slot]
@@ -172,7 +172,7 @@ def leave_running(fast: Fast, reg: Int64, slot: int) -> None:
     reg[FREE_TOP] += 1
 
 
-@kernel
+@inlined
 def stop_decoding(fast: Fast, reg: Int64, slot: int) -> None:
     """The slot is in no batch from the next one on."""
     reg[DECODES] -= 1
@@ -207,7 +207,7 @@ def preempt_tail(config: Config, requests: Requests, outcome: Outcome, fast: Fas
         reg[HEAD] = r
 
 
-@kernel
+@inlined
 def release_batch(config: Config, requests: Requests, fast: Fast, reg: Int64, counter: int) -> None:
     """Batch ``counter`` has been processed: the requests that it finished give back slots and blocks."""
     day = counter & (len(fast.days) - 1)
@@ -222,7 +222,7 @@ def release_batch(config: Config, requests: Requests, fast: Fast, reg: Int64, co
         slot = after
 
 
-@kernel
+@inlined
 def add_chunk(times: StepTimes, fast: Fast, reg: Int64, slot: int, tokens: int, computed: int) -> None:
     """Puts a chunk of ``tokens`` tokens behind ``computed`` ones into the batch."""
     reg[BATCH_REQUESTS] += 1
@@ -241,7 +241,7 @@ def add_chunk(times: StepTimes, fast: Fast, reg: Int64, slot: int, tokens: int, 
         reg[PARTIAL] = slot
 
 
-@kernel
+@inlined
 def continue_prefill(
     config: Config, requests: Requests, times: StepTimes, outcome: Outcome, fast: Fast, reg: Int64
 ) -> None:
@@ -260,7 +260,7 @@ def continue_prefill(
     add_chunk(times, fast, reg, slot, tokens, computed)
 
 
-@kernel
+@inlined
 def admit(
     config: Config, requests: Requests, times: StepTimes, outcome: Outcome, fast: Fast, reg: Int64, arrived: int
 ) -> None:
@@ -297,7 +297,7 @@ def admit(
         add_chunk(times, fast, reg, slot, tokens, 0)
 
 
-@kernel
+@inlined
 def schedule_fast(
     config: Config, requests: Requests, times: StepTimes, outcome: Outcome, fast: Fast, reg: Int64, arrived: int
 ) -> None:
@@ -318,14 +318,14 @@ def schedule_fast(
         admit(config, requests, times, outcome, fast, reg, arrived)
 
 
-@kernel
+@inlined
 def count_gap(meters: Meters, gap_ps: int, tokens: int) -> None:
     """``tokens`` tokens came ``gap_ps`` after the ones before them."""
     meters.gaps[bin_of(gap_ps, GAP_BITS)] += tokens
     meters.cluster[GAP_MAX_PS] = max(meters.cluster[GAP_MAX_PS], gap_ps)
 
 
-@kernel
+@inlined
 def account(
     config: Config, requests: Requests, outcome: Outcome, meters: Meters, fast: Fast, reg: Int64, end: int
 ) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from replay.kernels.jit import kernel
+from replay.kernels.jit import inlined
 from replay.kernels.state import OUTSTANDING, ROUND_ROBIN, ROUTER_NEXT, Config, State
 
 
-@kernel
+@inlined
 def route(config: Config, state: State) -> int:
     """Round robin; or the replica with the fewest outstanding requests, ties in turn from the last choice on."""
     cluster = state.meters.cluster

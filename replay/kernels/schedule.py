@@ -166,7 +166,7 @@ def add_decodes(config: Config, state: State, reg: Int64, sums: Int64, first: in
     return i
 
 
-@kernel
+@inlined
 def schedule_running(
     config: Config,
     requests: Requests,
@@ -316,7 +316,7 @@ def schedule_waiting(
         put_back(config, requests, outcome, reg, skipped_first, skipped_last)
 
 
-@kernel
+@inlined
 def meter_step(config: Config, meters: Float64, reg: Int64, duration: int, tokens: int) -> None:
     """Counts one step and weighs what it holds by its duration."""
     used = config.num_blocks - reg[FREE_BLOCKS]
@@ -328,7 +328,7 @@ def meter_step(config: Config, meters: Float64, reg: Int64, duration: int, token
     meters[RUNNING_REQUESTS] += float(reg[RUNNING]) * duration
 
 
-@kernel
+@inlined
 def schedule(
     config: Config, requests: Requests, times: StepTimes, state: State, reg: Int64, replica: int, mask: int, now: int
 ) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replay.kernels.jit import kernel
+from replay.kernels.jit import inlined
 from replay.kernels.loglinear import interpolate
 from replay.kernels.state import (
     LAW_DECODE_REQUEST,
@@ -15,7 +15,7 @@ from replay.kernels.state import (
 )
 
 
-@kernel
+@inlined
 def attention_of_chunk(times: StepTimes, tokens: int, computed: int) -> int:
     """Prefill attention of one chunk of more than one token behind ``computed`` tokens, ps."""
     ps = times.law[LAW_PREFILL_PAIR] * (tokens * (2 * computed + tokens + 1))
@@ -24,7 +24,7 @@ def attention_of_chunk(times: StepTimes, tokens: int, computed: int) -> int:
     return ps
 
 
-@kernel
+@inlined
 def step_ps(
     config: Config, times: StepTimes, tokens: int, decodes: int, context_tokens: int, chunks_ps: int, n: int
 ) -> int:
