@@ -1,4 +1,4 @@
-"""The Celery client configuration, one for the API's doorbell and the workers. Reasons: docs/adr/0002 and 0003."""
+"""The Celery client configuration, one for the API's doorbell and the workers. Reasons: docs/adr/0003 to 0005."""
 
 from __future__ import annotations
 
@@ -47,10 +47,17 @@ def celery_settings(settings: Settings) -> dict[str, Any]:
         "task_default_queue": REPLAY_QUEUE,
         "task_queues": {name: {"exchange": name, "routing_key": name} for name in (REPLAY_QUEUE, CONTROL_QUEUE)},
         "redbeat_redis_url": settings.resolved_broker_url,
+        "redbeat_redis_options": {"socket_timeout": 20, "socket_connect_timeout": 3, "health_check_interval": 10},
         "redbeat_key_prefix": f"{settings.broker_key_prefix}redbeat:",
+        "redbeat_lock_key": beat_lock_key(settings),
         "redbeat_lock_timeout": 15,
         "beat_max_loop_interval": 3,
     }
+
+
+def beat_lock_key(settings: Settings) -> str:
+    """The Redis key that the beat which sends holds, and renews."""
+    return f"{settings.broker_key_prefix}redbeat:lock"
 
 
 def _transport_options(settings: Settings) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Literal
 import uuid_utils
 
 Prefix = Literal["tnt", "trc", "job", "rep", "sch", "run", "key", "cat", "aud"]
-_FORM = re.compile(r"^(tnt|trc|job|rep|sch|run|key|cat|aud)_[0-9a-f]{32}$")
+_FORM = re.compile(r"^(tnt|trc|job|rep|sch|run|key|cat|aud)_[0-9a-f]{32}\Z")
 
 
 def new_id(prefix: Prefix) -> str:

@@ -12,7 +12,7 @@ import structlog
 from models.settings import Settings, child_environment
 
 log = structlog.get_logger(__name__)
-COMMAND = [sys.executable, "-m", "worker", "embedded"]
+COMMAND = [sys.executable, "-m", "worker", "embedded", "--watch-parent"]
 LONGEST_WAIT_S = 30.0
 HEALTHY_AFTER_S = 60.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import os
 import signal
@@ -19,8 +20,12 @@ log = structlog.get_logger(__name__)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs until it is told to stop, or until the process that started it is gone; the exit code."""
-    del argv
+    """Runs until it is told to stop; the exit code (3: another worker has this data folder)."""
+    parser = argparse.ArgumentParser(prog="python -m worker embedded", description=__doc__)
+    parser.add_argument(
+        "--watch-parent", action="store_true", help="stop when the process that started this one is gone"
+    )
+    arguments = parser.parse_args(argv)
     settings = load_settings()
     configure_logging(settings)
     settings.data_dir.mkdir(parents=True, exist_ok=True)
@@ -31,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
             log.exception("embedded.locked", data_dir=str(settings.data_dir))
             return 3
         _clear_queue(settings)
-        _start_ticks(settings)
+        _start_ticks(settings, watch_parent=arguments.watch_parent)
         from worker.main import run_worker
 
         run_worker(settings, name=f"embedded@{socket.gethostname()}")
@@ -46,7 +51,7 @@ def _clear_queue(settings: Settings) -> None:
             path.unlink(missing_ok=True)
 
 
-def _start_ticks(settings: Settings) -> None:
+def _start_ticks(settings: Settings, *, watch_parent: bool) -> None:
     from models.repositories import jobs as job_rows
     from models.services import build_services
     from worker import ticks
@@ -57,7 +62,7 @@ def _start_ticks(settings: Settings) -> None:
     ticks.reap(services, stale_s=0.0)
     with services.database.write() as session:
         job_rows.forget_dispatches(session)
-    parent = os.getppid()
+    parent = os.getppid() if watch_parent else None
     jobs: list[tuple[float, Callable[[], object]]] = [
         (settings.dispatch_interval_s, lambda: ticks.dispatch(services, app)),
         (settings.reap_interval_s, lambda: ticks.reap(services)),
@@ -67,7 +72,7 @@ def _start_ticks(settings: Settings) -> None:
     threading.Thread(target=_tick, args=(jobs, parent), name="ticks", daemon=True).start()
 
 
-def _tick(jobs: list[tuple[float, Callable[[], object]]], parent: int) -> None:
+def _tick(jobs: list[tuple[float, Callable[[], object]]], parent: int | None) -> None:
     due = [time.monotonic() for _ in jobs]
     while True:
         for index, (interval_s, job) in enumerate(jobs):
@@ -78,7 +83,7 @@ def _tick(jobs: list[tuple[float, Callable[[], object]]], parent: int) -> None:
                 job()
             except Exception:
                 log.exception("embedded.tick_failed")
-        if os.getppid() != parent:
+        if parent is not None and os.getppid() != parent:
             log.warning("embedded.orphaned")
             os.kill(os.getpid(), signal.SIGTERM)
             return

@@ -1,4 +1,4 @@
-"""``capreplay worker``: a worker of a deployment with PostgreSQL and Redis."""
+"""``capreplay worker``: a worker of a deployment with PostgreSQL and Redis; without a broker, the embedded one."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ def main(argv: list[str] | None = None) -> int:
     settings = load_settings()
     if arguments.check:
         return check(settings)
+    if settings.embedded:
+        from worker.embedded import main as embedded
+
+        return embedded([])
     run_worker(settings, name=f"worker-{os.getpid()}@{socket.gethostname()}")
     return 0
 

@@ -21,7 +21,7 @@ from models.tables import ApiKey, Tenant
 from models.use_cases import audit
 from replay.errors import FieldError
 
-_FORM = re.compile(r"^crp_([0-9a-f]{32})_([A-Za-z0-9_-]{43})$")
+_FORM = re.compile(r"^crp_([0-9a-f]{32})_([A-Za-z0-9_-]{43})\Z")
 _UNKNOWN_HASH = "0" * 64
 USE_NOTED_EVERY = timedelta(minutes=1)
 

@@ -1,0 +1,194 @@
+"""Blobs, uploads, traces and the sweeper."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import select
+
+from models import jobs as machine
+from models.blobs import FilesystemBlobStore, StoredUpload, UploadWriter
+from models.errors import ConflictError, DigestError, InvalidError, LimitError, NotFoundError, TooLargeError
+from models.principal import Principal
+from models.repositories import blobs as blob_rows
+from models.repositories import traces as trace_rows
+from models.services import Services
+from models.tables import Blob, Job, Tenant, Trace
+from models.use_cases import traces
+from models.use_cases.health import queue_figures, readiness
+from replay.traces.options import IngestOptions
+from worker import ticks
+
+CONTENT = b"TIMESTAMP,ContextTokens,GeneratedTokens\n"
+
+
+def store(services: Services, content: bytes = CONTENT) -> StoredUpload:
+    """A finished upload; ``create_trace`` moves it away or the next sweep would find it."""
+    writer = UploadWriter(services.settings.tmp_path, 1000)
+    writer.write(content)
+    return writer.finish()
+
+
+def create(
+    services: Services, principal: Principal, content: bytes = CONTENT, stream: str | None = None
+) -> traces.CreatedTrace:
+    with services.database.write() as session:
+        return traces.create_trace(
+            session, principal, services, store(services, content), name="t", options=IngestOptions(), stream=stream
+        )
+
+
+def make_ready(services: Services, created: traces.CreatedTrace, sha256: str = "b" * 64) -> None:
+    """What a worker does at the end of an ingest."""
+    now = services.clock()
+    with services.database.write() as session:
+        job = machine.claim(session, created.job.id, "w", now)
+        assert job is not None
+        blob_rows.note_blob(session, sha256, 1, now)
+        trace_rows.make_ready(session, job.id, sha256, 1, {"requests": 1}, now)
+        machine.finish(session, job, 1, now)
+
+
+def test_a_writer_counts_hashes_and_leaves_nothing_behind(services: Services) -> None:
+    folder = services.settings.tmp_path
+    with UploadWriter(folder, 10) as writer:
+        writer.write(b"12345")
+        assert len(list(folder.iterdir())) == 1
+        upload = writer.finish(hashlib.sha256(b"12345").hexdigest().upper())
+        assert (upload.bytes, upload.path.read_bytes()) == (5, b"12345")
+    with pytest.raises(TooLargeError), UploadWriter(folder, 10) as writer:
+        writer.write(b"x" * 11)
+    with UploadWriter(folder, 10) as writer:
+        with pytest.raises(InvalidError):
+            writer.finish()
+        writer.write(b"x")
+        with pytest.raises(DigestError):
+            writer.finish("0" * 64)
+    assert list(folder.iterdir()) == []
+
+
+def test_blobs_are_named_by_their_content(services: Services) -> None:
+    upload = store(services)
+    services.blobs.put_file(upload.path, upload.sha256)
+    assert not upload.path.exists()
+    again = store(services)
+    services.blobs.put_file(again.path, again.sha256)
+    with services.blobs.open(upload.sha256) as file:
+        assert file.read() == CONTENT
+    services.blobs.delete(upload.sha256)
+    services.blobs.delete(upload.sha256)
+    with pytest.raises(NotFoundError):
+        services.blobs.open(upload.sha256)
+
+
+@pytest.mark.parametrize("name", ["", "../../etc/passwd", "A" * 64, "g" * 64, "a" * 63, "a" * 62 + "/."])
+def test_only_hashes_make_paths(services: Services, name: str) -> None:
+    assert isinstance(services.blobs, FilesystemBlobStore)
+    with pytest.raises(ValueError, match="SHA-256"):
+        services.blobs.exists(name)
+
+
+def test_the_same_upload_is_one_trace_and_another_stream_shares_the_ingest(
+    services: Services, principal: Principal
+) -> None:
+    first = create(services, principal)
+    second = create(services, principal)
+    assert (first.created, second.created) == (True, False)
+    assert second.trace.id == first.trace.id
+    weekly = create(services, principal, stream="weekly")
+    assert weekly.trace.id != first.trace.id
+    assert weekly.job.id == first.job.id
+    make_ready(services, first)
+    late = create(services, principal, stream="late")
+    with services.database.read() as session:
+        rows = session.scalars(select(Trace)).all()
+        assert len(session.scalars(select(Job)).all()) == 1
+    assert {row.status for row in rows} == {"ready"}
+    assert {row.canonical_sha256 for row in rows} == {"b" * 64}
+    assert late.trace.report == {"requests": 1}
+
+
+def test_a_deleted_trace_is_read_again_when_uploaded_again(services: Services, principal: Principal) -> None:
+    created = create(services, principal)
+    with services.database.write() as session, pytest.raises(ConflictError):
+        traces.delete_trace(session, principal, services, created.trace.id)
+    make_ready(services, created)
+    with services.database.write() as session:
+        traces.delete_trace(session, principal, services, created.trace.id)
+    again = create(services, principal)
+    assert again.created
+    assert again.job.id != created.job.id
+
+
+def test_limits_of_the_tenant_bind(services: Services, principal: Principal) -> None:
+    with services.database.write() as session:
+        tenant = session.get_one(Tenant, principal.tenant_id)
+        tenant.max_stored_bytes, tenant.max_live_jobs = 100, 1
+    create(services, principal)
+    with pytest.raises(LimitError) as refused:
+        create(services, principal, b"x" * 99)
+    assert refused.value.code == "limit.stored_bytes"
+    with pytest.raises(LimitError) as refused:
+        create(services, principal, b"other")
+    assert refused.value.code == "limit.live_jobs"
+    with services.database.read() as session:
+        traces.check_upload_allowed(session, principal, services, 10)
+        with pytest.raises(TooLargeError):
+            traces.check_upload_allowed(session, principal, services, services.settings.upload_max_bytes + 1)
+        with pytest.raises(LimitError):
+            traces.check_upload_allowed(session, principal, services, 101)
+
+
+def test_the_services_limits_bind_whatever_an_upload_asks(services: Services, principal: Principal) -> None:
+    strict = replace(services, settings=services.settings.model_copy(update={"ingest_max_rows": 7}))
+    created = create(strict, principal)
+    assert created.trace.options["limits"]["max_rows"] == 7
+    assert created.job.spec["options"]["limits"]["max_rows"] == 7
+
+
+def test_the_sweeper_deletes_only_what_nothing_refers_to(
+    services: Services, principal: Principal, clock: object
+) -> None:
+    readiness(services)  # writes the probe blob, which stays
+    created = create(services, principal)
+    make_ready(services, created)
+    clock.advance(days=2)
+    assert ticks.sweep(services) == 0
+    with services.database.write() as session:
+        traces.delete_trace(session, principal, services, created.trace.id)
+    assert ticks.sweep(services) == 0, "the grace time starts with the deletion"
+    clock.advance(days=2)
+    assert ticks.sweep(services) == 2
+    assert not services.blobs.exists(created.trace.source_sha256)
+    with services.database.read() as session:
+        assert len(session.scalars(select(Blob)).all()) == 1
+
+
+def test_the_sweeper_deletes_abandoned_files(services: Services) -> None:
+    old, new = store(services), store(services)
+    orphan = store(services, b"no row names this")
+    services.blobs.put_file(orphan.path, orphan.sha256)
+    two_days_ago = time.time() - 2 * 86_400
+    os.utime(old.path, (two_days_ago, two_days_ago))
+    os.utime(services.blobs.local_path(orphan.sha256), (two_days_ago, two_days_ago))
+    assert ticks.sweep(services) == 1
+    assert (old.path.exists(), new.path.exists()) == (False, True)
+    assert not services.blobs.exists(orphan.sha256)
+
+
+def test_readiness_and_figures(services: Services, principal: Principal, clock: object) -> None:
+    assert {check.name: check.ok for check in readiness(services)} == {
+        "database": True,
+        "migrations": True,
+        "broker": True,
+        "blobs": True,
+        "workers": True,
+    }
+    create(services, principal)
+    clock.advance(seconds=30)
+    figures = queue_figures(services)
+    assert (figures.jobs_by_status, figures.oldest_queued_s) == ({"queued": 1}, 30.0)
