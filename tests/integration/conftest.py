@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from stack import Stack, stack_of
+from stack import SERVER, Stack, stack_of
 
 SECRET = "a secret for tests only"
 
@@ -23,7 +23,7 @@ def compiled_kernels() -> None:
     warm_up()
 
 
-@pytest.fixture(params=["embedded", pytest.param("server", marks=[pytest.mark.postgres, pytest.mark.redis])])
+@pytest.fixture(params=["embedded", SERVER])
 def stack(request: pytest.FixtureRequest, tmp_path: Path, compiled_kernels: None) -> Iterator[Stack]:
     """A deployment in each mode; no worker runs yet."""
     if request.param == "embedded":

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from services.process import stop_process, wait_until
 from sqlalchemy import func, select
 
@@ -33,6 +34,7 @@ SAMPLE = ROOT / "examples" / "chat-hour.csv.gz"
 KERNEL_CACHE = Path.home() / ".cache" / "capreplay" / "numba"
 """Shared by all tests: kernels are compiled once, not once a data folder."""
 MODEL, GPU = "meta-llama/Llama-3.1-8B", "H100-SXM"
+SERVER = pytest.param("server", marks=[pytest.mark.postgres, pytest.mark.redis])
 ENDED = ("succeeded", "failed", "cancelled")
 PATIENCE_S = 100.0
 QUICK: dict[str, Any] = {

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 from services.redis_server import RedisServer
 from stack import Stack, long_replay, quick_replay, stack_of
+
+from models.broker import make_celery
+from models.doorbell import BackgroundDoorbell, send_all
+from models.settings import Settings
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -49,3 +54,15 @@ def test_redis_restarts_while_a_job_runs_and_loses_its_data(
         assert stack.wait(waiting.id).job.status == "succeeded", stack.tail()
         assert worker.poll() is None, "the worker must survive a restart of Redis"
         assert stack.detail(running.id).job.attempt == 1
+
+
+def test_a_broker_that_is_down_is_noticed_once_and_holds_nobody_up(tmp_path: Path) -> None:
+    down = make_celery(Settings(data_dir=tmp_path, broker_url="redis://127.0.0.1:9/0", secret_key="x" * 16))
+    noted: list[str] = []
+    bell = BackgroundDoorbell(down, noted.extend)
+    began = time.monotonic()
+    bell.ring([("job_1", "replay"), ("job_2", "replay")])
+    assert time.monotonic() - began < 1, "a send takes seconds with the broker down: it is a thread's"
+    assert send_all(down, [("job_1", "replay"), ("job_2", "replay")]) == []
+    bell.close()
+    assert noted == []

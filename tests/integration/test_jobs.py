@@ -6,7 +6,7 @@ import signal
 
 import pytest
 from services.process import wait_until
-from stack import PATIENCE_S, SAMPLE, Stack, kill, long_replay, plan_spec, quick_replay
+from stack import PATIENCE_S, SAMPLE, SERVER, Stack, kill, long_replay, plan_spec, quick_replay
 
 from models.broker import send_run
 from models.errors import ConflictError
@@ -22,7 +22,7 @@ def test_a_killed_worker_costs_nothing_but_time(stack: Stack) -> None:
     """Upload, plan, kill -9 of the worker in mid-job, restart: one report, with the bytes of an undisturbed run."""
     worker = stack.start()
     trace_id = stack.ready_trace()
-    spec = plan_spec(growth=6, router="least_outstanding")
+    spec = plan_spec(growth=4, router="least_outstanding")
     started = stack.plan(trace_id, spec)
     assert started.created
     wait_until(
@@ -58,6 +58,7 @@ def test_a_killed_job_process_is_replaced_and_the_job_tried_again(stack: Stack) 
     assert stack.count_reports() == 1
 
 
+@pytest.mark.parametrize("stack", ["embedded"], indirect=True)
 def test_a_job_that_kills_its_process_again_and_again_fails(stack: Stack) -> None:
     worker = stack.start(job_max_attempts="3")
     job = stack.replay(stack.ready_trace(), long_replay()).job
@@ -100,9 +101,10 @@ def test_cancel_before_while_and_after(stack: Stack) -> None:
     assert stack.count_reports() == 1
 
 
+@pytest.mark.parametrize("stack", [SERVER], indirect=True)
 def test_cancelling_a_plan_ends_all_its_candidates(stack: Stack) -> None:
     stack.start()
-    job = stack.plan(stack.ready_trace(), plan_spec(growth=6, router="least_outstanding")).job
+    job = stack.plan(stack.ready_trace(), plan_spec(growth=4, router="least_outstanding")).job
     wait_until(lambda: any(c.status == "running" for c in stack.children(job.id)), "a candidate to run", PATIENCE_S)
     assert stack.cancel(job.id).status == "cancelled"
     wait_until(lambda: {c.status for c in stack.children(job.id)} == {"cancelled"}, "all to be cancelled", PATIENCE_S)
@@ -143,7 +145,8 @@ def test_a_deploy_puts_the_running_job_back(stack: Stack) -> None:
     assert stack.count_reports() == 1
 
 
-def test_a_file_that_is_no_trace_fails_with_a_reason(stack: Stack, tmp_path: object) -> None:
+@pytest.mark.parametrize("stack", ["embedded"], indirect=True)
+def test_a_file_that_is_no_trace_fails_with_a_reason(stack: Stack) -> None:
     stack.start()
     bad = stack.settings.data_dir / "bad.csv"
     bad.write_text("when,what\n1,2\n")
