@@ -50,7 +50,9 @@ def config(**changes: int) -> Config:
     return base._replace(**changes)
 
 
-def requests(arrival_ps: list[int], prompt: list[int], output: list[int], priority: list[int] | None = None) -> Requests:
+def requests(
+    arrival_ps: list[int], prompt: list[int], output: list[int], priority: list[int] | None = None
+) -> Requests:
     """Requests without block ids."""
     columns = [np.array(column, np.int64) for column in (arrival_ps, prompt, output)]
     return Requests(*columns, np.array(priority, np.int64) if priority else EMPTY, EMPTY, EMPTY)
@@ -106,8 +108,11 @@ def run_twin(c: Config, r: Requests, cost: tuple[int, int, int, int, int]) -> En
     return twin
 
 
-def random_case(rng: np.random.Generator, *, threshold: bool = False, priority: bool = False) -> tuple[Config, Requests, tuple]:
-    """A small run chosen to hit the corners: tiny memory, one slot, a budget of the slots, ties, free steps, overload."""
+def random_case(
+    rng: np.random.Generator, *, threshold: bool = False, priority: bool = False
+) -> tuple[Config, Requests, tuple]:
+    """A small run chosen to hit the corners: tiny memory, one slot, a budget of the slots, ties, free steps,
+    overload."""
     n = int(rng.integers(1, 40))
     block_size, slots = int(rng.choice([1, 2, 4, 16])), int(rng.choice([1, 2, 4, 8, 32]))
     budget = slots + int(rng.choice([0, 1, 7, 30, 200]))

@@ -175,7 +175,9 @@ def test_round_robin_replicas_are_independent() -> None:
         coupled, _ = run_general(c._replace(replicas=3), r, law_of(c, cost))
         assert coupled.replica.tolist() == [i % 3 for i in range(len(r.arrival_ps))]
         for k in range(3):
-            share = r._replace(**{f: getattr(r, f)[k::3].copy() for f in ("arrival_ps", "prompt_tokens", "output_tokens")})
+            share = r._replace(
+                **{f: getattr(r, f)[k::3].copy() for f in ("arrival_ps", "prompt_tokens", "output_tokens")}
+            )
             if len(share.arrival_ps):
                 alone, _ = run_general(c, share, law_of(c, cost))
                 assert np.array_equal(alone.last_ps, coupled.last_ps[k::3])

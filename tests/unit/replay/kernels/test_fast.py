@@ -40,6 +40,7 @@ def assert_equal(general: tuple[Outcome, Meters], fast: tuple[Outcome, Meters]) 
 
 def with_tables(rng: np.random.Generator, law: StepTimes) -> StepTimes:
     """The law with random increasing attention tables and host terms on top."""
+
     def table() -> np.ndarray:
         return np.cumsum(np.cumsum(rng.integers(0, 5, (4, 6)), 0), 1).astype(np.int64)
 

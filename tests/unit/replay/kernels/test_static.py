@@ -63,6 +63,7 @@ def engine(max_num_seqs: int, max_num_batched_tokens: int, **changes: int) -> Co
         "priority_policy": 0,
         "prefix_caching": 0,
         "table_width": 0,
+        "prefix_block_tokens": 1,
     }
     return Config(
         **settings | {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens} | changes

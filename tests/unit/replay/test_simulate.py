@@ -1,0 +1,234 @@
+"""simulate: metrics from token times, requests that cannot run, saturation, replicas and threads, prefix caching."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from replay.deployment import Deployment, resolve_deployment
+from replay.errors import SpecError
+from replay.hardware.catalogue import shipped_catalogue
+from replay.machine import make_machine, make_requests
+from replay.results import ReplayResult
+from replay.simulate import simulate
+from replay.specs import DeploymentSpec, parse_objective
+from replay.workload import PrefixBlocks, Workload
+
+MODEL, GPU = "meta-llama/Llama-3.1-8B-Instruct", "H100-SXM"
+PS = 10**12
+
+
+def deployment(
+    preset: str = "vllm-0.33", replicas: int = 1, router: str = "round_robin", **knobs: object
+) -> Deployment:
+    catalogue = shipped_catalogue()
+    spec = DeploymentSpec.model_validate(
+        {
+            "model": MODEL,
+            "gpu": GPU,
+            "replicas": replicas,
+            "router": router,
+            "engine": {"preset": preset, "overrides": knobs},
+        }
+    )
+    return resolve_deployment(spec, catalogue.model(MODEL), catalogue.gpu(GPU))
+
+
+def workload(n: int = 400, rate_rps: float = 20.0, seed: int = 3, prompt: int = 600, output: int = 120) -> Workload:
+    rng = np.random.default_rng(seed)
+    arrival_s = np.cumsum(rng.exponential(1 / rate_rps, n))
+    arrival_s -= arrival_s[0]
+    return Workload(
+        (arrival_s * PS).astype(np.int64),
+        rng.integers(1, 2 * prompt, n),
+        rng.integers(1, 2 * output, n),
+        float(arrival_s[-1]),
+    )
+
+
+def assert_same(one: ReplayResult, other: ReplayResult) -> None:
+    for field in fields(one.requests):
+        assert np.array_equal(getattr(one.requests, field.name), getattr(other.requests, field.name)), field.name
+    assert np.array_equal(one.itl.weight, other.itl.weight)
+    assert (one.steps, one.preemptions, one.load_factor) == (other.steps, other.preemptions, other.load_factor)
+    assert (one.kv_usage_mean, one.batch_mean) == (other.kv_usage_mean, other.batch_mean)
+
+
+def test_metrics_follow_from_the_token_times() -> None:
+    result = simulate(workload(), deployment())
+    table = result.requests
+    assert result.loop == "fast"
+    assert result.finished == 400
+    assert np.allclose(result.ttft_s, (table.first_token_ps - table.arrival_ps) / PS)
+    assert np.allclose(result.e2e_s, (table.last_token_ps - table.arrival_ps) / PS)
+    several = table.output_tokens > 1
+    tpot = (table.last_token_ps - table.first_token_ps)[several] / PS / (table.output_tokens[several] - 1)
+    assert np.allclose(result.tpot_s, tpot)
+    gaps = (table.output_tokens - 1).sum()
+    assert result.itl.weight.sum() == gaps
+    assert result.itl.mean_s == pytest.approx((table.last_token_ps - table.first_token_ps).sum() / PS / gaps)
+    assert result.distribution("ttft").percentiles[99.0] == pytest.approx(np.percentile(result.ttft_s, 99))
+    assert result.value(parse_objective("e2e_p90=1s")) == pytest.approx(np.percentile(result.e2e_s, 90))
+    assert result.value(parse_objective("ttft_mean=1s")) == pytest.approx(result.ttft_s.mean())
+    assert result.duration_s == pytest.approx((table.last_token_ps.max() - table.arrival_ps[0]) / PS)
+
+
+def test_a_lone_request_pays_its_overhead_prefill_and_decodes() -> None:
+    d = deployment()
+    one = Workload(np.array([0]), np.array([100]), np.array([3]), 1.0)
+    result = simulate(one, d)
+    record = d.step_time
+    prefill = int(record.rest_ps[100]) + record.prefill_linear_ps * 100 * 101
+    assert result.requests.first_token_ps[0] == record.request_overhead_ps + prefill
+    decodes = sum(
+        int(record.rest_ps[1]) + record.decode_request_ps + record.decode_linear_ps * (100 + j) for j in (1, 2)
+    )
+    assert result.requests.last_token_ps[0] - result.requests.first_token_ps[0] == decodes
+
+
+def test_the_general_loop_gives_the_same_result() -> None:
+    load = workload()
+    d = deployment(max_num_seqs=16)
+    fast = simulate(load, d)
+    coupled = replace(d, spec=d.spec.model_copy(update={"router": "least_outstanding"}))
+    machine = make_machine(d)
+    assert machine.loop == "fast"
+    assert make_machine(deployment(long_prefill_token_threshold=100)).loop == "general"
+    general = simulate(load, coupled.with_replicas(1))
+    assert_same(fast, general)
+
+
+@pytest.mark.parametrize("router", ["round_robin", "least_outstanding"])
+def test_any_number_of_threads_gives_the_same_bytes(router: str) -> None:
+    load, d = workload(n=900, rate_rps=80.0), deployment(replicas=3, router=router)
+    assert_same(simulate(load, d), simulate(load, d, threads=3))
+
+
+def test_round_robin_deals_requests_in_turn() -> None:
+    result = simulate(workload(n=100), deployment(replicas=4))
+    assert result.requests.replica.tolist() == [i % 4 for i in range(100)]
+
+
+def test_requests_that_cannot_run_are_counted_by_reason() -> None:
+    load = Workload(np.zeros(4, np.int64), np.array([10, 3000, 900, 10]), np.array([5, 5, 5, 2000]), 1.0)
+    d = deployment(max_model_len=2500, num_gpu_blocks_override=101)
+    assert simulate(load, d).rejected == {"too_long_for_model": 1, "too_large_for_kv": 1}
+    result = simulate(load, deployment(max_model_len=2500, num_gpu_blocks_override=41))
+    assert result.rejected == {"too_long_for_model": 1, "too_large_for_kv": 2}
+    assert result.finished == 1
+    assert result.requests.last_token_ps.tolist()[1:] == [-1, -1, -1]
+    assert len(result.ttft_s) == 1
+
+
+def test_a_workload_of_nothing_but_impossible_requests_has_no_latency() -> None:
+    load = Workload(np.zeros(2, np.int64), np.array([5000, 6000]), np.array([5, 5]), 1.0)
+    result = simulate(load, deployment(max_model_len=1000))
+    assert result.finished == 0
+    assert result.rejected == {"too_long_for_model": 2}
+    assert result.distribution("ttft").mean is None
+    assert result.value(parse_objective("ttft_p99=1s")) is None
+
+
+def test_an_empty_workload_is_refused() -> None:
+    nothing = np.zeros(0, np.int64)
+    with pytest.raises(SpecError, match="holds no request") as refusal:
+        simulate(Workload(nothing, nothing, nothing, 0.0), deployment())
+    assert refusal.value.errors[0].cure
+
+
+def test_saturation_follows_capacity_and_replicas_relieve_it() -> None:
+    d = deployment(max_num_seqs=8)
+    capacity = simulate(workload(), d).sustainable_rps
+    light, heavy = workload(rate_rps=0.5 * capacity), workload(rate_rps=2 * capacity)
+    assert not simulate(light, d).saturated
+    over = simulate(heavy, d)
+    assert over.saturated
+    assert over.load_factor > 1.5
+    doubled = simulate(heavy, d.with_replicas(4))
+    assert not doubled.saturated
+    assert doubled.load_factor == pytest.approx(over.load_factor / 4)
+    assert doubled.distribution("e2e").mean < over.distribution("e2e").mean  # type: ignore[operator]
+
+
+def test_a_burst_and_a_smooth_trace_answer_differently() -> None:
+    smooth = workload(n=400, rate_rps=10.0)
+    burst = replace(smooth, arrival_ps=np.sort(np.where(np.arange(400) < 300, 0, smooth.arrival_ps)))
+    d = deployment()
+    assert simulate(burst, d).value(parse_objective("ttft_p99=1s")) > 2 * simulate(smooth, d).value(  # type: ignore[operator]
+        parse_objective("ttft_p99=1s")
+    )
+
+
+def test_one_instant_has_no_offered_rate() -> None:
+    load = Workload(np.zeros(50, np.int64), np.full(50, 100), np.full(50, 10), 0.0)
+    result = simulate(load, deployment())
+    assert not result.saturated
+    assert any("arrive at once" in note for note in result.notes)
+
+
+def test_static_batching_runs_by_its_own_loop_behind_round_robin_only() -> None:
+    result = simulate(workload(n=64), deployment("static", replicas=2))
+    assert result.loop == "static"
+    assert result.finished == 64
+    assert result.distribution("itl").n == 0, "without streaming all tokens come at once"
+    assert len(result.tpot_s) == 0
+    streamed = simulate(workload(n=64), deployment("static", stream_finished=True))
+    assert streamed.distribution("itl").n > 0
+    with pytest.raises(SpecError, match="round robin only"):
+        simulate(workload(n=8), deployment("static", router="least_outstanding"))
+
+
+def repeated_prompts(n: int = 60, prompt: int = 1600) -> Workload:
+    """The same prompt over and over, one block id for each 512 tokens."""
+    blocks = -(-prompt // 512)
+    start = np.arange(n + 1, dtype=np.int64) * blocks
+    ids = np.tile(np.arange(blocks, dtype=np.int64), n)
+    arrival = np.arange(n, dtype=np.int64) * PS
+    return Workload(arrival, np.full(n, prompt), np.full(n, 20), float(n), PrefixBlocks(start, ids, 512))
+
+
+def test_repeated_prompts_hit_all_but_the_last_block() -> None:
+    load = repeated_prompts()
+    result = simulate(load, deployment())
+    assert result.loop == "general"
+    assert result.requests.hit_tokens.tolist() == [0] + [(1600 - 1) // 16 * 16] * 59
+    assert result.prefix_hit_rate == pytest.approx(59 * 1584 / (60 * 1600))
+    cold = simulate(load, deployment(enable_prefix_caching=False))
+    assert cold.loop == "fast"
+    assert cold.prefix_hit_rate is None
+    assert (result.ttft_s[1:] < cold.ttft_s[1:]).all()
+    assert result.ttft_s[0] == cold.ttft_s[0]
+
+
+def test_distinct_prompts_take_the_time_of_no_cache() -> None:
+    load = workload(n=200)
+    counts = -(-load.prompt_tokens // 512)
+    start = np.concatenate([[0], np.cumsum(counts)])
+    apart = replace(load, prefix=PrefixBlocks(start, np.arange(start[-1]), 512))
+    with_cache, without = simulate(apart, deployment()), simulate(load, deployment())
+    assert with_cache.prefix_hit_rate == 0.0
+    assert np.array_equal(with_cache.requests.last_token_ps, without.requests.last_token_ps)
+
+
+@pytest.mark.parametrize("block_tokens", [8, 16, 48, 512])
+def test_block_ids_of_any_size_find_the_same_shared_head(block_tokens: int) -> None:
+    shared, prompt, n = 480, 700, 6
+    shared_blocks, all_blocks = shared // block_tokens, -(-prompt // block_tokens)
+    ids = [
+        list(range(shared_blocks)) + [10_000 * (i + 1) + j for j in range(all_blocks - shared_blocks)] for i in range(n)
+    ]
+    start = np.arange(n + 1, dtype=np.int64) * all_blocks
+    prefix = PrefixBlocks(start, np.array([x for row in ids for x in row], np.int64), block_tokens)
+    load = Workload(np.arange(n) * PS, np.full(n, prompt), np.full(n, 4), float(n), prefix)
+    expected = shared_blocks * block_tokens // 16 * 16
+    assert simulate(load, deployment()).requests.hit_tokens.tolist() == [0] + [expected] * (n - 1)
+
+
+def test_taking_requests_takes_their_block_ids() -> None:
+    prefix = PrefixBlocks(np.array([0, 2, 2, 5]), np.array([7, 8, 1, 2, 3]), 16)
+    taken = prefix.take(np.array([2, 0]))
+    assert taken.start.tolist() == [0, 3, 5]
+    assert taken.ids.tolist() == [1, 2, 3, 7, 8]
+    assert make_requests(*(np.ones(1, np.int64),) * 3, prefix).prefix_ids is prefix.ids
