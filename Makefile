@@ -54,13 +54,14 @@ types: setup ## Check types
 
 test: setup chromium ## Run all tests, with real PostgreSQL and Redis (found or started)
 	$(PYTEST) tests/unit tests/property -n $(JOBS)
-	$(PYTEST) tests/integration tests/contract tests/browser tests/package tests/docs
+	$(PYTEST) tests/integration -n 3
+	$(PYTEST) tests/contract tests/browser tests/package tests/docs
 
 test-unit: setup ## Run the tests that need no server
 	$(PYTEST) tests/unit tests/property -n $(JOBS)
 
 test-int: setup ## Run the tests against PostgreSQL, Redis, SQLite and real workers
-	$(PYTEST) tests/integration
+	$(PYTEST) tests/integration -n 3
 
 test-browser: setup chromium ## Run the tests in the system's Chromium
 	$(PYTEST) tests/browser
