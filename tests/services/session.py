@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -23,10 +24,9 @@ TESTS = Path(__file__).resolve().parent.parent
 
 
 def open_session() -> None:
-    """Makes the shared folder. To be called once, before workers start."""
-    folder = Path(tempfile.mkdtemp(prefix="capreplay-tests-"))
-    folder.chmod(0o711)  # PostgreSQL runs as another user when we are root, and must get through
-    os.environ[FOLDER_VARIABLE] = str(folder)
+    """Names the shared folder, which is made when somebody first needs it. To be called once, before workers start."""
+    name = f"capreplay-tests-{os.getpid()}-{secrets.token_hex(8)}"
+    os.environ[FOLDER_VARIABLE] = str(Path(tempfile.gettempdir()) / name)
     os.environ[PID_VARIABLE] = str(os.getpid())
 
 
@@ -52,7 +52,10 @@ def _end_server(state_file: Path) -> None:
 
 def folder() -> Path:
     """The folder that this session's workers share."""
-    return Path(os.environ[FOLDER_VARIABLE])
+    path = Path(os.environ[FOLDER_VARIABLE])
+    path.mkdir(exist_ok=True)
+    path.chmod(0o711)  # PostgreSQL runs as another user when we are root, and must get through
+    return path
 
 
 def shared_server(kind: str) -> str:
