@@ -129,7 +129,7 @@ def main() -> int:
     parser.add_argument("trace", nargs="?", type=Path, default=SAMPLE, help="a request log of any known format")
     parser.add_argument("--model", default="meta-llama/Llama-3.1-8B")
     parser.add_argument("--gpu", default="H100-SXM,A100-SXM-80GB,L40S")
-    parser.add_argument("--tp", default="1,2")
+    parser.add_argument("--tp", default="1,2,4")
     parser.add_argument("--data-dir", type=Path, default=Path("data") / "demo")
     parser.add_argument("--keep", action="store_true", help="leave the service running afterwards, until Ctrl-C")
     arguments = parser.parse_args()

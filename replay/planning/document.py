@@ -410,8 +410,11 @@ def run_answer(report: PlanReport) -> dict[str, JsonValue]:
         raise TypeError("a dumped report holds objects for workload and provenance")
     trace = {key: value for key, value in workload.items() if key not in ("series", "ingest")}
     ingest = workload["ingest"] if isinstance(workload["ingest"], dict) else {}
-    facts = ("format", "assumed", "rows_read", "rows_kept", "rows_rejected")
-    trace.update({key: ingest[key] for key in facts if key in ingest})
+    trace.update({key: ingest[key] for key in ("format", "assumed") if key in ingest})
+    cleaning = ingest.get("cleaning")
+    if isinstance(cleaning, dict):
+        rows = ("rows_read", "rows_kept", "rows_rejected")
+        trace.update({key: cleaning[key] for key in rows if key in cleaning})
     trace["sha256"] = provenance["trace_sha256"]
     answer: dict[str, JsonValue] = {"trace": trace}
     for key in ("schema", "verdict", "model", "objectives", "recommendations", "infeasible", "provenance", "warnings"):

@@ -26,7 +26,7 @@ from replay.planning.document import (
 from replay.planning.figures import engine_info, memory_breakdown, operating, step_time_info, summarise_workload
 from replay.planning.rank import rank
 from replay.planning.resolve import ResolvedPlan, ResolvedReplay
-from replay.planning.wording import objective_text, quantity, rejected_sentence
+from replay.planning.wording import deployment_text, objective_text, quantity, rejected_sentence
 from replay.results import ReplayResult
 from replay.specs import PriceFilter, Transform
 from replay.workload import Workload
@@ -177,27 +177,32 @@ def _plan_verdict(
         sentence = f"{who} {objectives} within the limits; {first.gpu} at tp {first.tp}: {first.reason}."
         return Verdict(status="no_feasible_candidate", sentence=sentence)
     best = recommendations[0]
-    what = f"{best.gpus} x {best.gpu} ({best.replicas} replicas of tp {best.tp})"
+    what = deployment_text(best.gpu, best.tp, best.replicas)
+    meets = "meets" if best.gpus == 1 else "meet"
     if best.usd_per_hour is None:
         return Verdict(
             status="unpriced",
-            sentence=f"{what} meet {objectives}; no price: {best.price_reason}.",
+            sentence=f"{what} {meets} {objectives}; no price: {best.price_reason}.",
         )
-    headroom = f", with {best.headroom:.0%} more load to the capacity limit" if best.headroom is not None else ""
+    among = (
+        "the only feasible candidate"
+        if len(recommendations) == 1
+        else f"the cheapest of {len(recommendations)} feasible candidates"
+    )
+    limit = f"; its capacity is {1 / best.load_factor:.1f} times this load" if best.load_factor > 0 else ""
     return Verdict(
         status="recommended",
-        sentence=f"{what} meet {objectives} at {best.usd_per_hour:.2f} USD per hour, "
-        f"the cheapest of {len(recommendations)} feasible candidates{headroom}.",
+        sentence=f"{what} {meets} {objectives} at {best.usd_per_hour:.2f} USD per hour, {among}{limit}.",
     )
 
 
 def _replay_verdict(figures: Operating, deployment: Deployment) -> Verdict:
     gpu, tp, replicas = deployment.gpu.key, deployment.spec.tp, deployment.replicas
-    what = f"{tp * replicas} x {gpu} ({replicas} replicas of tp {tp})"
+    what = deployment_text(gpu, tp, replicas)
     if figures.saturated:
         return Verdict(
             status="saturated",
-            sentence=f"{what} cannot keep up: the load is {figures.load_factor:.2f} times the capacity of "
+            sentence=f"{what}: cannot keep up: the load is {figures.load_factor:.2f} times the capacity of "
             f"{figures.sustainable_rps:.3g} requests per second; the latencies are no operating point.",
         )
     if figures.rejected:
@@ -209,7 +214,7 @@ def _replay_verdict(figures: Operating, deployment: Deployment) -> Verdict:
     tail += f", ITL p99 {quantity(itl)}" if itl is not None else ""
     return Verdict(
         status="served",
-        sentence=f"{what} serve all {figures.requests} requests at {figures.load_factor:.0%} of capacity{tail}.",
+        sentence=f"{what}: all {figures.requests} requests served at {figures.load_factor:.0%} of capacity{tail}.",
     )
 
 

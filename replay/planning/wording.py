@@ -21,6 +21,11 @@ def quantity(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:.0f} s"
 
 
+def deployment_text(gpu: str, tp: int, replicas: int) -> str:
+    """``5 x L40S (5 replicas of tp 1)``."""
+    return f"{tp * replicas} x {gpu} ({replicas} replica{'' if replicas == 1 else 's'} of tp {tp})"
+
+
 def objective_text(objective: Objective) -> str:
     """``ttft_p99 <= 2 s``."""
     return f"{objective.name} <= {quantity(objective.threshold_s)}"

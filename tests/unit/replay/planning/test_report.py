@@ -15,7 +15,11 @@ from replay.planning.resolve import ResolvedPlan, resolve_replay
 from replay.planning.search import evaluate_candidate
 from replay.specs import DeploymentSpec, ReplaySpec
 
-INGEST = {"format": "azure-2023", "rows_read": 210, "rows_kept": 200, "rows_rejected": 10, "warnings": ["clock of 1 s"]}
+INGEST = {
+    "format": "azure-2023",
+    "cleaning": {"rows_read": 210, "rows_kept": 200, "rows_rejected": 10},
+    "warnings": ["clock of 1 s"],
+}
 
 
 def plan_report(plan: ResolvedPlan, single_load: float = 3.0, *, backwards: bool = False) -> PlanReport:
