@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,18 @@ class PrefixBlocks:
     start: Int64Array
     ids: Int64Array
     block_tokens: int
+
+    @cached_property
+    def reusable_tokens(self) -> Int64Array:
+        """Leading prompt tokens of each request that an endless cache would have seen in earlier ones, shape (n,)."""
+        counts = np.diff(self.start)
+        owner = np.repeat(np.arange(len(counts)), counts)
+        first = np.unique(self.ids, return_index=True)
+        new = owner[first[1]][np.searchsorted(first[0], self.ids)] == owner
+        place = np.arange(len(self.ids)) - self.start[owner]
+        reusable = counts.copy()
+        np.minimum.at(reusable, owner[new], place[new])
+        return reusable * self.block_tokens
 
     def take(self, index: Int64Array) -> PrefixBlocks:
         """The same for the requests ``index``, in that order."""
@@ -42,11 +55,11 @@ class Workload:
     prompt_tokens: Int64Array
     output_tokens: Int64Array
     span_s: float
-    prefix: PrefixBlocks | None = None
-    """Where the trace gives block ids; without them nothing is shared."""
     excluded: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """What the transform did, in sentences for the report."""
+    prefix: PrefixBlocks | None = None
+    """Where the trace gives block ids; without them nothing is shared."""
 
     @property
     def n(self) -> int:

@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import tempfile
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -35,16 +36,17 @@ def main(argv: list[str] | None = None) -> int:
 def run_worker(settings: Settings, *, name: str) -> None:
     """Runs the Celery worker in this process."""
     port = settings.worker_metrics_port
-    metrics = None if port is None else tempfile.mkdtemp(prefix="capreplay-metrics-")
-    if metrics is not None:
-        export_environment({"PROMETHEUS_MULTIPROC_DIR": metrics})  # read by prometheus_client at import
-    from worker.app import app
+    with ExitStack() as at_exit:
+        if port is not None:
+            metrics = at_exit.enter_context(tempfile.TemporaryDirectory(prefix="capreplay-metrics-"))
+            export_environment({"PROMETHEUS_MULTIPROC_DIR": metrics})  # read by prometheus_client at import
+        from worker.app import app
 
-    if port is not None and metrics is not None:
-        _serve_metrics(port, Path(metrics))
-    argv = ["worker", "--hostname", name, "--queues", ",".join(settings.worker_queues)]
-    argv += ["--concurrency", str(concurrency(settings)), "--loglevel", settings.log_level]
-    app.worker_main(["--quiet", *argv, "--without-gossip", "--without-mingle", "--without-heartbeat"])
+        if port is not None:
+            _serve_metrics(port, Path(metrics))
+        argv = ["worker", "--hostname", name, "--queues", ",".join(settings.worker_queues)]
+        argv += ["--concurrency", str(concurrency(settings)), "--loglevel", settings.log_level]
+        app.worker_main(["--quiet", *argv, "--without-gossip", "--without-mingle", "--without-heartbeat"])
 
 
 def concurrency(settings: Settings) -> int:

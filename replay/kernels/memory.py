@@ -9,6 +9,8 @@ is evicted before its head.
 
 from __future__ import annotations
 
+import numpy as np
+
 from replay.kernels.jit import kernel
 from replay.kernels.state import (
     FREE_BLOCKS,
@@ -21,7 +23,7 @@ from replay.kernels.state import (
     Slots,
 )
 
-_MIX = 0x9E3779B97F4A7C15 - 2**64  # golden-ratio multiplier, as int64
+_MIX = np.int64(0x9E3779B97F4A7C15 - 2**64)  # golden-ratio multiplier, as int64
 
 
 @kernel
@@ -48,8 +50,8 @@ def block_id(requests: Requests, config: Config, r: int, i: int) -> int:
 @kernel
 def bucket_of(key: int, mask: int) -> int:
     """Home bucket of a key (multiplicative hashing, high bits folded down)."""
-    mixed = key * _MIX
-    return (mixed ^ (mixed >> 29) ^ (mixed >> 43)) & mask
+    mixed = np.int64(key) * _MIX
+    return int((mixed ^ (mixed >> 29) ^ (mixed >> 43)) & mask)
 
 
 @kernel

@@ -27,12 +27,14 @@ def idle_value_s(objective: Objective, workload: Workload, deployment: Deploymen
         return 0.0
     record = deployment.step_time
     prompt, output = workload.prompt_tokens, workload.output_tokens
+    cached = np.zeros_like(prompt)
     if workload.prefix is not None and deployment.engine.enable_prefix_caching:
-        return 0.0  # how much of a prompt is cached is only known from a replay
+        cached = np.minimum(workload.prefix.reusable_tokens, prompt - 1)  # the best that any cache can do
+    new = prompt - cached
     chunk = min(deployment.engine.max_num_batched_tokens, len(record.rest_ps) - 1)
-    whole, rest = prompt // chunk, prompt % chunk
+    whole, rest = new // chunk, new % chunk
     samples: Float64Array = (whole * record.rest_ps[chunk] + record.rest_ps[rest]).astype(np.float64)
-    samples += record.prefill_linear_ps * (prompt.astype(np.float64) * (prompt + 1.0))
+    samples += record.prefill_linear_ps * (new.astype(np.float64) * (2.0 * cached + new + 1.0))
     samples += record.request_overhead_ps
     if objective.metric == "e2e":
         decodes = output - 1.0

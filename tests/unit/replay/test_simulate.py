@@ -186,7 +186,7 @@ def repeated_prompts(n: int = 60, prompt: int = 1600) -> Workload:
     start = np.arange(n + 1, dtype=np.int64) * blocks
     ids = np.tile(np.arange(blocks, dtype=np.int64), n)
     arrival = np.arange(n, dtype=np.int64) * PS
-    return Workload(arrival, np.full(n, prompt), np.full(n, 20), float(n), PrefixBlocks(start, ids, 512))
+    return Workload(arrival, np.full(n, prompt), np.full(n, 20), float(n), prefix=PrefixBlocks(start, ids, 512))
 
 
 def test_repeated_prompts_hit_all_but_the_last_block() -> None:
@@ -221,7 +221,7 @@ def test_block_ids_of_any_size_find_the_same_shared_head(block_tokens: int) -> N
     ]
     start = np.arange(n + 1, dtype=np.int64) * all_blocks
     prefix = PrefixBlocks(start, np.array([x for row in ids for x in row], np.int64), block_tokens)
-    load = Workload(np.arange(n) * PS, np.full(n, prompt), np.full(n, 4), float(n), prefix)
+    load = Workload(np.arange(n) * PS, np.full(n, prompt), np.full(n, 4), float(n), prefix=prefix)
     expected = shared_blocks * block_tokens // 16 * 16
     assert simulate(load, deployment()).requests.hit_tokens.tolist() == [0] + [expected] * (n - 1)
 
@@ -232,3 +232,10 @@ def test_taking_requests_takes_their_block_ids() -> None:
     assert taken.start.tolist() == [0, 3, 5]
     assert taken.ids.tolist() == [1, 2, 3, 7, 8]
     assert make_requests(*(np.ones(1, np.int64),) * 3, prefix).prefix_ids is prefix.ids
+
+
+def test_what_an_endless_cache_would_have_seen() -> None:
+    rows = [[1, 2, 3], [1, 2, 9], [], [1, 2, 9, 4], [5, 2]]
+    start = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+    prefix = PrefixBlocks(start, np.array([x for row in rows for x in row], np.int64), 16)
+    assert prefix.reusable_tokens.tolist() == [0, 32, 0, 48, 0]

@@ -59,7 +59,7 @@ def test_run_prints_the_documented_object(plan: tuple[dict[str, Any], str, Path]
 def test_run_writes_the_report_file(plan: tuple[dict[str, Any], str, Path]) -> None:
     document, stderr, folder = plan
     html = (folder / "r.html").read_text()
-    assert document["verdict"]["sentence"].split(" meet ")[0] in html
+    assert document["verdict"]["sentence"].split(" meets ")[0] in html
     assert "report written to" in stderr
 
 
