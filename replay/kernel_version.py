@@ -4,10 +4,12 @@ it."""
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import cache
 from pathlib import Path
 
 _ROOT = Path(__file__).parent
+_KERNEL_IMPORT = re.compile(r"^from (replay\.kernels\.\w+) import", re.MULTILINE)
 
 
 def _digest(files: list[Path]) -> str:
@@ -25,6 +27,16 @@ def kernel_version() -> str:
 
 
 @cache
-def machine_code_version() -> str:
-    """The same over the compiled kernels alone: the cache of machine code keys on it."""
-    return _digest(list((_ROOT / "kernels").glob("*.py")))
+def machine_code_version(module: str) -> str:
+    """Twelve hex digits over a kernel module and every kernel module it imports: its cached machine code keys on it."""
+    needed, todo = set[str](), {module, "replay.kernels.jit"}
+    while todo:
+        name = todo.pop()
+        needed.add(name)
+        source = _file_of(name).read_text("utf-8")
+        todo |= set(_KERNEL_IMPORT.findall(source)) - needed
+    return _digest([_file_of(name) for name in needed])
+
+
+def _file_of(module: str) -> Path:
+    return _ROOT.parent.joinpath(*module.split(".")).with_suffix(".py")
