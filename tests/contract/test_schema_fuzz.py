@@ -97,14 +97,15 @@ def test_a_specification_that_is_described_is_started_or_refused_with_a_reason(r
     @settings(max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     def fuzz(case):
         body = case.body
+        there = {"model": "meta-llama/Llama-3.1-8B-Instruct", "engine": {"preset": "vllm-0.33"}}
+        there |= {"weight_dtype": None, "kv_dtype": None}
+        there |= {"gpu": "H100-SXM"} if path == "/v1/replays" else {"gpus": ["H100-SXM", "L40S"]}
+        body["trace_id"] = ids["trace_id"]
         if path == "/v1/schedules":
-            body |= {"cron": "0 6 * * 1", "zone": "UTC"}
-            body["plan"] |= {"model": "meta-llama/Llama-3.1-8B-Instruct", "gpus": ["H100-SXM", "L40S"]}
-        else:
-            body["trace_id"] = ids["trace_id"]
-            plan = {"model": "meta-llama/Llama-3.1-8B-Instruct"}
-            plan |= {"gpus": ["H100-SXM"]} if path == "/v1/plans" else {"gpu": "H100-SXM"}
-            (body if path == "/v1/plans" else body["deployment"]).update(plan)
+            body |= {"cron": "0 6 * * 1", "zone": "UTC", "stream": None}
+        {"/v1/plans": body, "/v1/replays": body.get("deployment"), "/v1/schedules": body.get("plan")}[path].update(
+            there
+        )
         answer = case.call(headers={"Authorization": f"Bearer {key}"})
         case.validate_response(answer, checks=CHECKS)
         statuses.add(answer.status_code)
