@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from replay.engines import EngineConfig, resolve_engine
 from replay.errors import FieldError, SpecError
 from replay.hardware.entries import GpuType, ModelSpec
-from replay.hardware.feasibility import largest_model_len
+from replay.hardware.feasibility import largest_model_len, largest_tensor_parallel
 from replay.hardware.memory import MemoryPlan, size_memory
 from replay.specs import DeploymentSpec
 from replay.steptime.analytic import analytic_step_time
@@ -65,12 +65,17 @@ def resolve_deployment(spec: DeploymentSpec, model: ModelSpec, gpu: GpuType) -> 
             "but not replayed yet"
         )
         raise SpecError("deployment.not_replayed", detail, [FieldError(detail, field="model")])
+    largest = largest_tensor_parallel(gpu)
+    if spec.tp > largest:
+        detail = f"tensor parallelism {spec.tp} spans more GPUs than one interconnect domain of {gpu.key} ({largest})"
+        cure = f"use tp {largest} or less, or another GPU type"
+        raise SpecError("parallelism.scale_up", detail, [FieldError(detail, field="tp", cure=cure)])
     engine = resolve_engine(spec.engine, gpu, model, spec.max_model_len)
     memory = _size(spec, model, gpu, engine)
     notes = list(engine.notes)
     asked = spec.max_model_len is not None or "max_model_len" in spec.engine.overrides
     if not memory.fits and not asked:
-        longest = largest_model_len(memory.layout, memory.kv_blocks + 1, engine.max_model_len)
+        longest = largest_model_len(memory.layout, memory.kv_blocks, engine.max_model_len)
         if longest > 0:
             shorter = resolve_engine(spec.engine, gpu, model, longest)
             sized = _size(spec, model, gpu, shorter)
@@ -85,6 +90,12 @@ def resolve_deployment(spec: DeploymentSpec, model: ModelSpec, gpu: GpuType) -> 
         raise SpecError("deployment.infeasible", detail, [FieldError(detail, field="deployment")])
     if memory.layout.group_count > 1:
         notes.append("sliding-window layers are counted as if they kept the whole context: KV capacity is understated")
+        replayable = memory.kv_blocks // memory.layout.group_count * memory.block_size
+        if replayable < engine.max_model_len and not asked:
+            engine = replace(engine, max_model_len=replayable)
+            notes.append(
+                f"replayed up to max_model_len {replayable} for that reason; the engine itself takes longer ones"
+            )
     step_time = analytic_step_time(
         model,
         gpu,

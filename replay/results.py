@@ -90,8 +90,10 @@ class ReplayResult:
     """First arrival to last token."""
     output_tokens: int
     prompt_tokens: int
-    load_factor: float
-    """Offered load over capacity: above 1 the deployment cannot keep up however long it runs."""
+    offered_rps: float | None
+    """Requests that can run there, per second of the workload's span; ``None`` for a burst, which has no rate."""
+    load_factor: float | None
+    """Offered load over capacity: above 1 the deployment cannot keep up however long it runs. ``None`` for a burst."""
     sustainable_rps: float
     """Request rate at load factor 1, same mix."""
     saturated: bool

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
+from replay.capacity import measure_capacity, offered_rps
 from replay.deployment import Deployment
 from replay.errors import FieldError, SpecError
 from replay.kernels.loglinear import gap_bin_edges_ps
@@ -27,9 +30,8 @@ BoolArray = npt.NDArray[np.bool_]
 
 PS_PER_S = 1e12
 LATEST_ARRIVAL_PS = 90 * 86_400 * 10**12
-"""int64 picoseconds reach 106 days; the last arrivals need room to finish."""
-_CAPACITY_REQUESTS = 8192
-"""Requests of the back-to-back run that measures capacity: several times the largest batch."""
+LONGEST_DRAIN_S = 100.0 * 86_400
+"""int64 picoseconds reach 106 days: the last arrivals need room to finish, and what drains later is not run at all."""
 
 
 def _nothing() -> None:
@@ -50,22 +52,60 @@ def simulate(
     """
     _check(workload, deployment)
     status = _judge(workload, deployment)
-    served = status == 0
+    fits = status == 0
     prefix = workload.prefix
     machine = make_machine(deployment, None if prefix is None else prefix.block_tokens)
-    if prefix is not None and machine.config.prefix_caching and len(status) > served.sum():
-        prefix = prefix.take(np.flatnonzero(served))
+    if prefix is not None and machine.config.prefix_caching and not fits.all():
+        prefix = prefix.take(np.flatnonzero(fits))
     requests = make_requests(
-        workload.arrival_ps[served] + deployment.step_time.request_overhead_ps,
-        workload.prompt_tokens[served],
-        workload.output_tokens[served],
+        workload.arrival_ps[fits] + deployment.step_time.request_overhead_ps,
+        workload.prompt_tokens[fits],
+        workload.output_tokens[fits],
         prefix if machine.config.prefix_caching else None,
     )
+    load = _load(machine, requests, workload.span_s, deployment, checkpoint)
+    served = fits
+    if load.drain_s > LONGEST_DRAIN_S:
+        served, requests = np.zeros_like(fits), take_requests(requests, np.zeros(0, np.int64))
     run = run_deployment(machine, requests, deployment.replicas, threads, checkpoint)
     if (run.last_ps == NEVER).any():
         raise RuntimeError("a request that fits was never finished: this is a defect of the engine")
-    capacity_rps, capacity_kernel_s = _capacity_rps(machine.alone(), requests, checkpoint)
-    return _result(workload, deployment, status, run, machine.loop, capacity_rps, run.kernel_s + capacity_kernel_s)
+    return _result(workload, deployment, status, served, run, load, machine.loop)
+
+
+@dataclass(frozen=True)
+class _Load:
+    """Offered load against capacity. ``offered_rps`` is ``None`` for a burst."""
+
+    offered_rps: float | None
+    sustainable_rps: float
+    drain_s: float
+    kernel_s: float
+
+    @property
+    def factor(self) -> float | None:
+        if self.offered_rps is None:
+            return None
+        return self.offered_rps / self.sustainable_rps if self.sustainable_rps > 0 else 0.0
+
+    def notes(self) -> tuple[str, ...]:
+        notes = []
+        if self.offered_rps is None:
+            notes.append(
+                "the requests come as one burst, within a few times what one of them takes: there is no offered rate, "
+                "so saturation is not judged"
+            )
+        if self.drain_s > LONGEST_DRAIN_S:
+            days = self.drain_s / 86_400
+            notes.append(f"the load would take {days:,.0f} days to drain: latencies were not computed")
+        return tuple(notes)
+
+
+def _load(machine: Machine, requests: Requests, span_s: float, deployment: Deployment, checkpoint: Checkpoint) -> _Load:
+    per_replica, kernel_s = measure_capacity(machine, requests, deployment, checkpoint)
+    sustainable = per_replica * deployment.replicas
+    drain_s = len(requests.arrival_ps) / sustainable if sustainable > 0 else 0.0
+    return _Load(offered_rps(requests, span_s, deployment), sustainable, drain_s, kernel_s)
 
 
 def _check(workload: Workload, deployment: Deployment) -> None:
@@ -96,34 +136,6 @@ def _judge(workload: Workload, deployment: Deployment) -> npt.NDArray[np.int64]:
     return status
 
 
-def _capacity_rps(machine: Machine, requests: Requests, checkpoint: Checkpoint) -> tuple[float, float]:
-    """Requests per second that one replica sustains with a queue that never empties, on the workload's own mix, and the
-    kernel seconds spent.
-
-    The workload, thinned or repeated to a fixed count, is offered all at once. The rate is that of admissions after the
-    first quarter, when the batch has filled; where everything is admitted at once, requests over the whole run. With
-    prefix caching the head of the workload is taken as it is: repeats would hit and a thinned one would miss.
-    """
-    n = len(requests.arrival_ps)
-    if n == 0:
-        return 0.0, 0.0
-    count = _CAPACITY_REQUESTS
-    if machine.config.prefix_caching:
-        count = min(n, count)
-        chosen = np.arange(count, dtype=np.int64)
-    else:
-        chosen = np.arange(count, dtype=np.int64) % n if n < count else np.arange(count, dtype=np.int64) * n // count
-    burst = take_requests(requests, chosen)._replace(arrival_ps=np.zeros(count, np.int64))
-    run = machine.run(burst, checkpoint)
-    admitted = np.sort(run.admitted_ps)
-    quarter = count // 4
-    window_ps = int(admitted[-1] - admitted[quarter])
-    whole_ps = int(run.last_ps.max())
-    if window_ps > whole_ps // 4:
-        return (count - 1 - quarter) / (window_ps / PS_PER_S), run.kernel_s
-    return count / (whole_ps / PS_PER_S), run.kernel_s
-
-
 def _histogram(run: EngineRun) -> Histogram:
     """Pooled ITL: bins of at most 0.4 %, mean and maximum exact."""
     low, high = gap_bin_edges_ps()
@@ -144,10 +156,11 @@ def _scatter(values: Int64Array | Int32Array, served: BoolArray) -> Int64Array:
     return whole
 
 
-def _load_notes(workload: Workload) -> tuple[str, ...]:
-    if workload.n > 1 and workload.span_s <= 0:
-        return ("all requests arrive at once: there is no offered rate, so saturation is not judged",)
-    return ()
+def _cache_notes(workload: Workload, deployment: Deployment) -> tuple[str, ...]:
+    engine = deployment.engine
+    if workload.prefix is None or not engine.enable_prefix_caching or engine.version == "vllm-0.33":
+        return ()
+    return (f"prefix caching as in vLLM 0.33: {engine.preset} frees blocks in another order, so it may keep others",)
 
 
 def _rejections(status: Int64Array) -> dict[str, int]:
@@ -160,19 +173,16 @@ def _result(
     workload: Workload,
     deployment: Deployment,
     status: Int64Array,
+    served: BoolArray,
     run: EngineRun,
+    load: _Load,
     loop: str,
-    capacity_rps: float,
-    kernel_s: float,
 ) -> ReplayResult:
-    served = status == 0
     arrival, output = workload.arrival_ps[served], workload.output_tokens[served]
     finished = len(arrival)
     several = (output > 1) & (run.last_ps > run.first_ps)
     duration_ps = int(run.last_ps.max() - arrival[0]) if finished else 0
-    sustainable = capacity_rps * deployment.replicas
-    offered = finished / workload.span_s if workload.span_s > 0 else 0.0
-    load_factor = offered / sustainable if sustainable > 0 else 0.0
+    factor = load.factor
     busy = max(run.busy_ps, 1.0)
     return ReplayResult(
         requests=RequestTable(
@@ -201,15 +211,16 @@ def _result(
         duration_s=duration_ps / PS_PER_S,
         output_tokens=int(output.sum()),
         prompt_tokens=int(workload.prompt_tokens[served].sum()),
-        load_factor=load_factor,
-        sustainable_rps=sustainable,
-        saturated=load_factor >= 1.0,
+        offered_rps=load.offered_rps,
+        load_factor=factor,
+        sustainable_rps=load.sustainable_rps,
+        saturated=factor is not None and factor >= 1.0,
         prefix_hit_rate=int(run.hit_tokens.sum()) / run.queried_tokens if run.queried_tokens else None,
         kv_usage_mean=run.used_block_ps / busy / deployment.usable_blocks,
         kv_usage_max=run.used_blocks_max / deployment.usable_blocks,
         batch_mean=run.running_ps / busy,
         busy_fraction=run.busy_ps / (max(duration_ps, 1) * deployment.replicas),
         loop=loop,
-        kernel_s=kernel_s,
-        notes=(*deployment.notes, *_load_notes(workload)),
+        kernel_s=run.kernel_s + load.kernel_s,
+        notes=(*deployment.notes, *load.notes(), *_cache_notes(workload, deployment)),
     )

@@ -73,6 +73,8 @@ class Transform(Spec):
     window_end_s: float | None = Field(default=None, gt=0)
     growth: float = Field(default=1.0, gt=0, le=1000)
     """Load factor: above 1 by superposing time-shifted copies of requests, below 1 by thinning; both seeded."""
+    max_excluded_share: float = Field(default=0.1, ge=0, le=1)
+    """Share of the window's requests that may be left out because a length is missing or they wait for another one."""
 
     @model_validator(mode="after")
     def _window_in_order(self) -> Transform:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replay.hardware.entries import ModelSpec
+from replay.hardware.entries import GpuType, ModelSpec
 from replay.hardware.kv import KvLayout
 from replay.hardware.weights import layer_counts
 
@@ -66,3 +66,13 @@ def _widths(model: ModelSpec) -> list[tuple[str, int]]:
         if model.shared_expert_intermediate_size:
             widths.append(("shared-expert width", model.shared_expert_intermediate_size))
     return widths
+
+
+HOST_GPUS = 8
+"""Cards in one host, where they are plugged in."""
+
+
+def largest_tensor_parallel(gpu: GpuType) -> int:
+    """GPUs that one tensor-parallel group can span: the fast domain, or a host's PCIe where cards are plugged in."""
+    plugged = "PCIe" in gpu.interconnect or "bridge" in gpu.interconnect
+    return max(gpu.max_scaleup_gpus, HOST_GPUS if plugged else 1)

@@ -19,20 +19,28 @@ PS_PER_NS = 1_000
 MAX_SPAN_S = 90 * 86_400
 """2^63 ps are 106.75 days; the rest is room to run past the last arrival (replay.simulate has the same bound)."""
 
-JITTER_S = 60.0
+JITTER_S = 0.5
+"""Copies are shifted by so much at most, and by a thousandth of the span: bursts grow with the load."""
 _NS = 10**9
+_LOST = {
+    "closed_loop": "start only when another request has ended, which is not replayed yet",
+    "no_prompt_tokens": "without prompt tokens",
+    "no_output_tokens": "without output tokens",
+}
+"""Reasons for which a request is real load but cannot be replayed."""
 
 
 def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
     """The workload of ``transform`` over the canonical file ``path``; the same seed gives the same arrays.
 
     Window first, then growth. Growth ``g`` takes ``floor(g)`` copies of every request and one more of a seeded share
-    ``g - floor(g)`` of them. The first copy keeps its time; further ones are shifted by a uniform time within a minute
-    either way (wrapped into the window), so that lengths, tenants' mix and the rate curve stay and no exact tie is
-    doubled. Below 1 every request is kept with probability ``g``.
+    ``g - floor(g)`` of them. The first copy keeps its time; further ones are shifted by a uniform time of at most
+    half a second and a thousandth of the span either way (reflected at the window's ends), so that rate curve and
+    bursts both grow ``g`` times and no exact tie is doubled. Below 1 every request is kept with probability ``g``.
 
     Raises:
-        TraceError: an empty window, nothing with lengths in it, or a window beyond what picoseconds can count.
+        TraceError: an empty window, nothing with lengths in it, more left out than ``max_excluded_share`` allows, or a
+            window beyond what picoseconds can count.
     """
     meta = canonical.read_meta(path)
     scan = pl.scan_parquet(path, glob=False)
@@ -61,6 +69,7 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
             f"no request of the trace can be replayed: {excluded}; {cure}",
             [FieldError(cure, field="transform", rule="empty_workload", cure=cure)],
         )
+    _check_complete(excluded, table.height, transform.max_excluded_share)
     arrival_ns = table["arrival_ns"].to_numpy() - start_ns
     prompt = table["prompt_tokens"].to_numpy()
     output = table["output_tokens"].to_numpy()
@@ -129,6 +138,21 @@ def _count_out(table: pl.DataFrame, keep: pl.Expr, reason: str, excluded: dict[s
     return kept
 
 
+def _check_complete(excluded: dict[str, int], kept: int, limit: float) -> None:
+    """Refuses a workload that lacks much of its load: a plan for a part of it would look like one for all."""
+    lost = {reason: excluded[reason] for reason in _LOST if reason in excluded}
+    share = sum(lost.values()) / (sum(lost.values()) + kept)
+    if share <= limit:
+        return
+    parts = ", ".join(f"{n:,} {_LOST[reason]}" for reason, n in lost.items())
+    cure = f"complete the trace, or accept a plan for the rest with max_excluded_share={share:.3f} or more"
+    raise TraceError(
+        "workload.incomplete",
+        f"{share:.1%} of the requests cannot be replayed ({parts}): a plan would be for a part of the load",
+        [FieldError(cure, field="transform.max_excluded_share", rule="max_excluded_share", cure=cure)],
+    )
+
+
 def _notes(transform: Transform, excluded: dict[str, int], in_window: int) -> list[str]:
     notes = []
     if transform.window_start_s is not None or transform.window_end_s is not None:
@@ -157,6 +181,10 @@ def _copies_apart(prefix: PrefixBlocks, copy: Int64Array) -> PrefixBlocks:
     return PrefixBlocks(prefix.start, prefix.ids + shift, prefix.block_tokens)
 
 
+def _busiest_second(times_ns: Int64Array) -> int:
+    return int(np.bincount(times_ns // _NS).max(initial=0))
+
+
 def _grow(
     arrival_ns: Int64Array, growth: float, span_s: float, seed: int
 ) -> tuple[Int64Array, Int64Array, Int64Array, str]:
@@ -174,17 +202,19 @@ def _grow(
     whole = int(growth)
     extra = np.flatnonzero(rng.random(n) < growth - whole)
     index = np.concatenate([np.tile(np.arange(n, dtype=np.int64), whole), extra.astype(np.int64)])
-    shift = np.rint(rng.uniform(-JITTER_S, JITTER_S, len(index) - n) * _NS).astype(np.int64)
-    length = max(round(span_s * _NS), 1)
+    jitter_s = min(JITTER_S, span_s / 1000)
+    shift = np.rint(rng.uniform(-jitter_s, jitter_s, len(index) - n) * _NS).astype(np.int64)
+    last = round(span_s * _NS)
     times = arrival_ns[index]
-    times[n:] = (times[n:] + shift) % length
+    times[n:] = np.abs(times[n:] + shift)
+    times = np.where(times > last, 2 * last - times, times)
     order = np.argsort(times, kind="stable")
     copies = "one copy" if whole == 1 else f"{whole} copies"
     share = f" and a seeded share of {growth - whole:.3g}" if growth > whole else ""
     note = (
         f"Load times {growth:g}: {len(index):,} requests from {n:,} by superposing {copies}{share}; all but the first "
-        f"copy are shifted by up to {JITTER_S:g} s either way (seed {seed}). The rate curve stays; bursts under "
-        "a minute are smoothed, so at the same mean the grown load is somewhat less bursty."
+        f"copy are shifted by up to {jitter_s:.3g} s either way (seed {seed}). Bursts grow with the load: the busiest "
+        f"second has {_busiest_second(times):,} requests, it had {_busiest_second(arrival_ns):,}."
     )
     copy = np.concatenate([np.repeat(np.arange(whole, dtype=np.int64), n), np.full(len(extra), whole, np.int64)])
     return times[order], index[order], copy[order], note

@@ -165,7 +165,8 @@ def test_one_instant_has_no_offered_rate() -> None:
     load = Workload(np.zeros(50, np.int64), np.full(50, 100), np.full(50, 10), 0.0)
     result = simulate(load, deployment())
     assert not result.saturated
-    assert any("arrive at once" in note for note in result.notes)
+    assert result.load_factor is None
+    assert any("one burst" in note for note in result.notes)
 
 
 def test_static_batching_runs_by_its_own_loop_behind_round_robin_only() -> None:
@@ -239,3 +240,88 @@ def test_what_an_endless_cache_would_have_seen() -> None:
     start = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
     prefix = PrefixBlocks(start, np.array([x for row in rows for x in row], np.int64), 16)
     assert prefix.reusable_tokens.tolist() == [0, 32, 0, 48, 0]
+
+
+def mixed_lengths(order: str, n: int = 4000, rate_rps: float = 9.0) -> Workload:
+    """Half long requests, half short ones, in one order or another."""
+    long = np.arange(n) < n // 2
+    if order == "short first":
+        long = ~long
+    elif order == "alternating":
+        long = np.arange(n) % 2 == 0
+    elif order == "shuffled":
+        long = np.random.default_rng(1).permutation(long)
+    arrival = (np.arange(n) * (PS / rate_rps)).astype(np.int64)
+    return Workload(arrival, np.where(long, 2000, 200), np.where(long, 800, 50), n / rate_rps)
+
+
+def test_capacity_does_not_depend_on_the_order_of_the_trace() -> None:
+    factors = {
+        order: simulate(mixed_lengths(order, n), deployment()).load_factor or 0.0
+        for order in ("long first", "short first", "alternating", "shuffled")
+        for n in (4000,)
+    }
+    assert max(factors.values()) / min(factors.values()) < 1.05, factors
+    even = simulate(mixed_lengths("alternating", 16_384), deployment()).load_factor or 0.0
+    assert even == pytest.approx(factors["shuffled"], rel=0.05), "no stride may pick one kind only"
+
+
+def test_a_short_burst_is_judged_by_its_latencies_alone() -> None:
+    few = Workload(np.arange(20) * (PS // 200), np.full(20, 500), np.full(20, 200), 0.1)
+    result = simulate(few, deployment())
+    assert result.load_factor is None
+    assert not result.saturated
+    assert result.value(parse_objective("ttft_p99=1s")) < 0.5  # type: ignore[operator]
+
+
+def test_capacity_with_a_prefix_cache_is_that_of_a_replicas_own_share() -> None:
+    sessions, turns = 40, 12
+    order = np.argsort(np.tile(np.arange(turns), sessions) * sessions + np.repeat(np.arange(sessions), turns))
+    prompt = (np.tile(np.arange(turns), sessions) + 1)[order] * 512
+    ids = [
+        [s * 1000 + k for k in range(t + 1)]
+        for s, t in zip(
+            np.repeat(np.arange(sessions), turns)[order], np.tile(np.arange(turns), sessions)[order], strict=True
+        )
+    ]
+    start = np.concatenate([[0], np.cumsum([len(row) for row in ids])]).astype(np.int64)
+    prefix = PrefixBlocks(start, np.array([x for row in ids for x in row], np.int64), 512)
+    n = sessions * turns
+    arrival = np.arange(n, dtype=np.int64) * PS // 8
+    load = Workload(arrival, prompt, np.full(n, 20), n / 8, prefix=prefix)
+    one, seven = simulate(load, deployment()), simulate(load, deployment(replicas=7))
+    assert one.prefix_hit_rate > seven.prefix_hit_rate, "each replica sees a part of each session"  # type: ignore[operator]
+    assert seven.sustainable_rps < 7 * one.sustainable_rps * 0.8
+
+
+def test_block_ids_that_share_nothing_leave_capacity_as_it_is() -> None:
+    load = workload(n=200)
+    load.output_tokens[7] = 8000
+    counts = -(-load.prompt_tokens // 512)
+    start = np.concatenate([[0], np.cumsum(counts)])
+    apart = replace(load, prefix=PrefixBlocks(start, np.arange(start[-1]), 512))
+    assert simulate(apart, deployment()).sustainable_rps == pytest.approx(
+        simulate(load, deployment()).sustainable_rps, rel=0.15
+    )
+
+
+def test_what_would_take_months_to_drain_is_saturated_without_latencies() -> None:
+    days = 60
+    n = 500
+    arrival = np.linspace(0, days * 86_400, n).astype(np.int64) * PS
+    load = Workload(arrival, np.full(n, 100_000), np.full(n, 31_000), days * 86_400.0)
+    slow = deployment(max_num_seqs=1)
+    slow = replace(slow, step_time=replace(slow.step_time, rest_ps=slow.step_time.rest_ps * 200))
+    result = simulate(load, slow)
+    assert result.saturated
+    assert result.finished == 0
+    assert any("days to drain" in note for note in result.notes)
+    assert result.distribution("ttft").n == 0
+
+
+def test_a_group_wider_than_the_fast_domain_is_refused() -> None:
+    catalogue = shipped_catalogue()
+    spec = DeploymentSpec(model=MODEL, gpu=GPU, tp=16)
+    with pytest.raises(SpecError, match="one interconnect domain") as refusal:
+        resolve_deployment(spec, catalogue.model(MODEL), catalogue.gpu(GPU))
+    assert refusal.value.errors[0].field == "tp"

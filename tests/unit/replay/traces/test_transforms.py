@@ -37,7 +37,11 @@ def test_what_is_left_out_is_counted_by_reason(lab) -> None:
         {"arrival_s": 4, "prompt_tokens": 5, "output_tokens": 5, "status": "failed"},
     ]
     lab.read("".join(json.dumps(row) + "\n" for row in rows))
-    workload = load_workload(lab.out, Transform(), 0)
+    with pytest.raises(TraceError, match=r"50\.0% of the requests cannot be replayed") as refusal:
+        load_workload(lab.out, Transform(), 0)
+    assert refusal.value.code == "workload.incomplete"
+    assert "max_excluded_share=0.500" in (refusal.value.errors[0].cure or "")
+    workload = load_workload(lab.out, Transform(max_excluded_share=0.5), 0)
     assert workload.n == 2
     assert workload.excluded == {"gateway_cache_hit": 1, "no_prompt_tokens": 1, "no_output_tokens": 1}
     assert "understated" in workload.notes[0]
@@ -133,3 +137,15 @@ def test_another_parquet_is_not_taken_for_canonical(tmp_path: Path) -> None:
     path.write_bytes(b"noise")
     with pytest.raises(TraceError):
         load_workload(path, Transform(), 0)
+
+
+def test_bursts_grow_with_the_load(lab, own_csv: Callable[..., str]) -> None:
+    rows = [f"{300 * burst + k / 100:.2f},100,10" for burst in range(12) for k in range(100)]
+    lab.read("arrival_s,prompt_tokens,output_tokens\n" + "\n".join(rows) + "\n")
+    for growth in (2, 4, 8):
+        workload = load_workload(lab.out, Transform(growth=growth), 0)
+        per_two_seconds = np.bincount((workload.arrival_ps + PS // 2) // (2 * PS))
+        assert per_two_seconds.max() >= 0.95 * growth * 100
+        assert any("Bursts grow with the load" in note for note in workload.notes)
+        assert workload.arrival_ps.min() >= 0
+        assert workload.arrival_ps.max() <= workload.span_s * PS

@@ -1,0 +1,93 @@
+"""What a deployment can sustain, and whether a workload asks for more.
+
+Capacity is measured: the workload's own requests are offered without end, and the rate at which they are admitted
+once the batch has filled is what one replica sustains.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from replay.deployment import Deployment
+from replay.kernels.state import Requests
+from replay.machine import Checkpoint, Int64Array, Machine, take_requests
+
+PS_PER_S = 1e12
+_REQUESTS = 8192
+_CACHED_REQUESTS = 4096
+"""Requests of the run that measures capacity: several times the largest batch. Fewer where a prefix cache is kept."""
+_SEED = 20_260
+_LIFETIMES = 5.0
+_LONGEST_RUN_S = 50.0 * 86_400
+"""One request after the other must stay within what int64 picoseconds can count."""
+
+
+def measure_capacity(
+    machine: Machine, requests: Requests, deployment: Deployment, checkpoint: Checkpoint
+) -> tuple[float, float]:
+    """Requests per second that one replica of ``deployment`` sustains, and the kernel seconds spent.
+
+    Requests are drawn in an order of their own (a fixed permutation), so that the order of the trace does not weigh one
+    part of its mix more than another. With a prefix cache order and share matter: the run then takes what the first
+    replica gets, in order, repeated with prefixes of its own until it is long enough.
+    """
+    n = len(requests.arrival_ps)
+    if n == 0:
+        return 0.0, 0.0
+    longest = int(_LONGEST_RUN_S / lifetime_s(requests, deployment)) + 1
+    if machine.config.prefix_caching:
+        share = take_requests(requests, np.arange(0, n, deployment.replicas))
+        burst = _in_order(share, min(_CACHED_REQUESTS, longest))
+    else:
+        burst = take_requests(requests, _shuffled(n, min(_REQUESTS, longest)))
+    count = len(burst.arrival_ps)
+    run = machine.alone().run(burst._replace(arrival_ps=np.zeros(count, np.int64)), checkpoint)
+    admitted = np.sort(run.admitted_ps)
+    quarter = count // 4
+    window_ps, whole_ps = int(admitted[-1] - admitted[quarter]), int(run.last_ps.max())
+    if window_ps > whole_ps // 4:
+        return (count - 1 - quarter) / (window_ps / PS_PER_S), run.kernel_s
+    return count / (whole_ps / PS_PER_S), run.kernel_s  # everything was admitted at once
+
+
+def _shuffled(n: int, count: int) -> Int64Array:
+    """``count`` places among ``n`` requests: whole permutations, then a part of one."""
+    rng = np.random.Generator(np.random.PCG64(_SEED))
+    return np.concatenate([rng.permutation(n) for _ in range(-(-count // n))])[:count].astype(np.int64)
+
+
+def _in_order(requests: Requests, count: int) -> Requests:
+    """The head of ``requests``, or all of them over and over; each round has block ids of its own."""
+    n = len(requests.arrival_ps)
+    if n >= count:
+        return take_requests(requests, np.arange(count))
+    rounds = -(-count // n)
+    many = take_requests(requests, np.tile(np.arange(n), rounds))
+    step = int(requests.prefix_ids.max(initial=0)) + 1
+    shift = np.repeat(np.arange(rounds, dtype=np.int64), len(requests.prefix_ids)) * step
+    return many._replace(prefix_ids=many.prefix_ids + shift)
+
+
+def lifetime_s(requests: Requests, deployment: Deployment) -> float:
+    """Mean time that a request would take alone on an idle replica."""
+    record = deployment.step_time
+    prompt, output = float(requests.prompt_tokens.mean()), float(requests.output_tokens.mean())
+    chunk = len(record.rest_ps) - 1
+    prefill = prompt / chunk * int(record.rest_ps[chunk]) if prompt > chunk else int(record.rest_ps[int(prompt)])
+    prefill += record.prefill_linear_ps * prompt * (prompt + 1)
+    decode = int(record.rest_ps[1]) + record.decode_request_ps + record.decode_linear_ps * (prompt + output / 2)
+    return (prefill + (output - 1) * decode) / PS_PER_S
+
+
+def offered_rps(requests: Requests, span_s: float, deployment: Deployment) -> float | None:
+    """Requests per second over the workload's span; ``None`` for a burst, which has no rate.
+
+    A rate is a load that lasts: where all requests come within a few lifetimes of one, what counts is how long the
+    deployment takes over them, and latencies say that by themselves.
+    """
+    n = len(requests.arrival_ps)
+    if n == 0:
+        return 0.0
+    if span_s < _LIFETIMES * lifetime_s(requests, deployment):
+        return None
+    return n / span_s
