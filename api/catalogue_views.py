@@ -17,7 +17,7 @@ from replay.errors import SpecError
 from replay.hardware.catalogue import Catalogue
 from replay.hardware.entries import GpuType, ModelSpec, Price
 
-_KINDS: dict[type, Literal["int", "float", "bool"]] = {int: "int", float: "float", bool: "bool"}
+_KINDS: dict[type, Literal["int", "float", "bool", "text"]] = {int: "int", float: "float", bool: "bool", str: "text"}
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,13 @@ def engine_list() -> EngineList:
     return EngineList(
         items=[EngineOut(key=key, title=title) for key, title in PRESETS.items()],
         knobs=[
-            EngineKnobOut(name=name, type=_KINDS[knob.kind], low=bound(knob.low), high=bound(knob.high))
+            EngineKnobOut(
+                name=name,
+                type=_KINDS[knob.kind],
+                low=bound(knob.low),
+                high=bound(knob.high),
+                choices=list(knob.choices),
+            )
             for name, knob in sorted(KNOBS.items())
         ],
     )

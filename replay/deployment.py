@@ -13,6 +13,9 @@ from replay.specs import DeploymentSpec
 from replay.steptime.analytic import analytic_step_time
 from replay.steptime.record import StepTime
 
+V0_HOST_PS = 4 * 10**9
+"""Scheduling, input preparation and output of a V0 step: "several ms" (engine semantics 4.1)."""
+
 
 @dataclass(frozen=True)
 class Deployment:
@@ -43,7 +46,7 @@ class Deployment:
         grew with the context, which understates the capacity of such models.
         """
         blocks = self.engine.num_gpu_blocks_override
-        physical = self.memory.kv_blocks if blocks is None else blocks - 1
+        physical = self.memory.kv_blocks if blocks is None else blocks - self.engine.null_blocks
         return physical // self.memory.layout.group_count
 
     def with_replicas(self, replicas: int) -> Deployment:
@@ -107,6 +110,9 @@ def resolve_deployment(spec: DeploymentSpec, model: ModelSpec, gpu: GpuType) -> 
         async_scheduling=engine.async_scheduling,
         cuda_graphs=not engine.enforce_eager,
     )
+    if engine.scheduler == "vllm-v0":
+        step_time = replace(step_time, host_ps=V0_HOST_PS)
+        notes.append("V0's work on the CPU is taken as 4 ms a step and 20 us a request: an estimate, not a measurement")
     return Deployment(spec, model, gpu, engine, memory, step_time, tuple(notes))
 
 

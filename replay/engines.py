@@ -19,11 +19,16 @@ from replay.specs import EngineSpec, Scalar
 PRESETS = {
     "vllm-0.33": "vLLM 0.33: chunked prefill, full-prompt admission, asynchronous scheduling, recompute preemption",
     "vllm-0.11": "vLLM 0.11: chunked prefill, admission by chunk, synchronous scheduling, recompute preemption",
+    "vllm-v0": "vLLM before 0.8: whole prompts first and alone, 1 % watermark, recompute or swap",
+    "sarathi": "Sarathi-Serve: chunked prefill in a budget of 512 tokens, decodes first",
+    "orca": "Orca: whole prompts beside decodes, KV reserved for prompt and declared output, no preemption",
     "static": "static batching: a padded batch runs until its longest request is done; the baseline of articles",
 }
 
 _VLLM = re.compile(r"^vllm-(\d+)\.(\d+)(?:\.\d+)?(?:\.?(?:rc|post|dev)\d+)?(?:\+[\w.]*)?$")
 _FIRST_V1 = (0, 8)
+_V0_READ = (0, 7)
+"""The last release that ran V0 by default; its scheduler was read in 0.8.5, which holds both."""
 _ASYNC_SINCE = (0, 14)
 _FULL_ISL_SINCE = (0, 33)
 _UTILIZATION_092_SINCE = (0, 30)
@@ -36,7 +41,7 @@ class EngineConfig:
 
     preset: str
     scheduler: str
-    """Which scheduler runs: ``vllm`` or ``static``."""
+    """Which scheduler runs: ``vllm``, ``vllm-v0``, ``orca`` or ``static``."""
     version: str
     """For memory sizing: ``vllm-0.33`` or the release asked for."""
     max_num_seqs: int
@@ -55,6 +60,20 @@ class EngineConfig:
     num_gpu_blocks_override: int | None = None
     threshold_binds_lone_request: bool = False
     unchunked_looks_further: bool = False
+    scheduling_policy: str = "fcfs"
+    """Order of the waiting queue: ``fcfs``, ``priority``, ``sjf`` or ``srpt``."""
+    output_length_sigma: float = 0.0
+    """sjf, srpt: the predicted output length is the true one times lognormal(0, sigma); 0 is an oracle."""
+    ageing_per_s: float = 0.0
+    """sjf, srpt: predicted tokens that a second of waiting takes off a request's rank."""
+    max_tokens_default: int = 2048
+    """orca: declared output limit of a request."""
+    preemption_mode: str = "recompute"
+    """vllm-v0: ``recompute`` or ``swap``."""
+    swap_space_gib: float = 4.0
+    """vllm-v0: host memory for swapped KV, per GPU."""
+    pcie_gb_per_s: float = 25.0
+    """vllm-v0: effective rate of swapping, one way."""
     batch_timeout_s: float = -1.0
     """static: seconds after which a partial batch starts; -1 waits for a full one or the end of the trace."""
     pad_prefill: bool = True
@@ -64,9 +83,13 @@ class EngineConfig:
 
     def settings(self) -> dict[str, Scalar | None]:
         """The knobs that matter to this scheduler, for reports."""
-        hidden = {"preset", "scheduler", "version", "notes", "threshold_binds_lone_request", "unchunked_looks_further"}
-        hidden |= _STATIC_ONLY if self.scheduler == "vllm" else _VLLM_ONLY
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in hidden}
+        shown = {*_COMMON, *KNOBS_OF[self.scheduler]}
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name in shown}
+
+    @property
+    def null_blocks(self) -> int:
+        """Blocks of the pool that no request gets: V1 keeps one."""
+        return int(self.scheduler in ("vllm", "static") and self.preset != "sarathi")
 
 
 @dataclass(frozen=True)
@@ -76,6 +99,7 @@ class Knob:
     kind: type
     low: float = float("-inf")
     high: float = float("inf")
+    choices: tuple[str, ...] = ()
 
 
 KNOBS = {
@@ -92,21 +116,36 @@ KNOBS = {
     "enable_prefix_caching": Knob(bool),
     "enforce_eager": Knob(bool),
     "num_gpu_blocks_override": Knob(int, 2, 2**31 - 1),
+    "scheduling_policy": Knob(str, choices=("fcfs", "priority", "sjf", "srpt")),
+    "output_length_sigma": Knob(float, 0.0, 5.0),
+    "ageing_per_s": Knob(float, 0.0, 10_000.0),
+    "max_tokens_default": Knob(int, 1, 16_777_216),
+    "preemption_mode": Knob(str, choices=("recompute", "swap")),
+    "swap_space_gib": Knob(float, 0.0, 65536.0),
+    "pcie_gb_per_s": Knob(float, 0.1, 10_000.0),
     "batch_timeout_s": Knob(float, -1.0, 86400.0),
     "pad_prefill": Knob(bool),
     "stream_finished": Knob(bool),
 }
-_STATIC_ONLY = {"batch_timeout_s", "pad_prefill", "stream_finished"}
-_VLLM_ONLY = {
-    "enable_chunked_prefill",
-    "async_scheduling",
-    "scheduler_reserve_full_isl",
-    "long_prefill_token_threshold",
-    "watermark",
-    "enable_prefix_caching",
+KNOBS_OF: dict[str, tuple[str, ...]] = {
+    "vllm": (
+        "enable_chunked_prefill",
+        "async_scheduling",
+        "scheduler_reserve_full_isl",
+        "long_prefill_token_threshold",
+        "watermark",
+        "enable_prefix_caching",
+        "scheduling_policy",
+        "output_length_sigma",
+        "ageing_per_s",
+    ),
+    "vllm-v0": ("watermark", "preemption_mode", "swap_space_gib", "pcie_gb_per_s"),
+    "orca": ("max_tokens_default",),
+    "static": ("batch_timeout_s", "pad_prefill", "stream_finished"),
 }
+"""Knobs of each scheduler beside those that all have."""
+_COMMON = KNOBS.keys() - {name for names in KNOBS_OF.values() for name in names}
 _NOT_REPLAYED = {
-    "scheduling_policy": "only first come first served is replayed yet",
     "pipeline_parallel_size": "pipeline parallelism is not replayed yet; use tp",
 }
 
@@ -122,8 +161,12 @@ def parse_preset(preset: str) -> tuple[str, tuple[int, int]]:
         SpecError: an unknown preset, with the nearest names; or a release whose scheduler has not been built.
     """
     name = preset.strip().lower()
-    if name == "static":
-        return "static", _LATEST
+    if name in ("static", "orca"):
+        return name, _LATEST
+    if name == "sarathi":
+        return "vllm", _LATEST
+    if name == "vllm-v0":
+        return "vllm-v0", _V0_READ
     match = _VLLM.match(name)
     if match is None:
         near = difflib.get_close_matches(name, PRESETS, n=3, cutoff=0.3)
@@ -132,11 +175,7 @@ def parse_preset(preset: str) -> tuple[str, tuple[int, int]]:
             "engine.unknown_preset", f"unknown engine {preset!r}", [FieldError(cure, field="engine.preset", cure=cure)]
         )
     release = (int(match.group(1)), int(match.group(2)))
-    if release < _FIRST_V1:
-        cure = "use vllm-0.8 or newer"
-        detail = f"{preset} runs the V0 scheduler, which is not built yet"
-        raise SpecError("engine.unknown_preset", detail, [FieldError(detail, field="engine.preset", cure=cure)])
-    return "vllm", release
+    return "vllm" if release >= _FIRST_V1 else "vllm-v0", release
 
 
 def _vllm_defaults(gpu: GpuType, release: tuple[int, int]) -> dict[str, Any]:
@@ -160,6 +199,30 @@ def _vllm_defaults(gpu: GpuType, release: tuple[int, int]) -> dict[str, Any]:
     }
 
 
+def _other_defaults(preset: str, scheduler: str, gpu: GpuType) -> dict[str, Any]:
+    """What presets besides vLLM V1 set differently (engine semantics 1.2, 1.6 and 5)."""
+    plain: dict[str, Any] = {"async_scheduling": False, "enable_prefix_caching": False}
+    whole_prompts = {"enable_chunked_prefill": False, "unchunked_looks_further": False}
+    if preset == "sarathi":
+        return plain | {"max_num_batched_tokens": 512, "max_num_seqs": 128, "watermark": 0.01}
+    if scheduler == "static":
+        return plain | {"max_num_seqs": 8}
+    if scheduler == "orca":
+        return plain | whole_prompts | {"max_num_batched_tokens": 2048, "max_num_seqs": 128, "block_size": 1}
+    if scheduler == "vllm-v0":
+        rate = _PCIE_SHARE * gpu.pcie_gb_per_s_per_dir if gpu.pcie_gb_per_s_per_dir else _PCIE_UNKNOWN_GB_PER_S
+        v0 = {"max_num_batched_tokens": 2048, "max_num_seqs": 256, "gpu_memory_utilization": 0.9, "watermark": 0.01}
+        return plain | whole_prompts | v0 | {"pcie_gb_per_s": rate}
+    return {}
+
+
+_UNNUMBERED = ("static", "orca", "sarathi", "vllm-v0")
+_V0_CHUNKS_ABOVE = 32_768
+_PCIE_SHARE = 0.78
+"""Of the data sheet's rate that copies reach: 25 of 32 GB/s, 50 of 64."""
+_PCIE_UNKNOWN_GB_PER_S = 25.0
+
+
 def _read_knob(name: str, value: Scalar) -> Scalar:
     if name in _NOT_REPLAYED:
         raise _refuse(name, f"{name} cannot be set: {_NOT_REPLAYED[name]}", f"leave {name} out")
@@ -168,6 +231,12 @@ def _read_knob(name: str, value: Scalar) -> Scalar:
         cure = f"did you mean {' or '.join(near)}?" if near else f"known knobs: {', '.join(sorted(KNOBS))}"
         raise _refuse(name, f"unknown engine knob {name!r}", cure)
     knob = KNOBS[name]
+    if knob.choices:
+        word = str(value).strip().lower()
+        if word not in knob.choices:
+            choices = ", ".join(knob.choices)
+            raise _refuse(name, f"{name} is {value!r}, which is none of {choices}", f"set {name} to one of {choices}")
+        return word
     if isinstance(value, str):
         value = _parse_text(name, value, knob.kind)
     if knob.kind is float and isinstance(value, int) and not isinstance(value, bool):
@@ -182,7 +251,7 @@ def _read_knob(name: str, value: Scalar) -> Scalar:
     return value
 
 
-_KIND_NAMES = {int: "a whole number", float: "a number", bool: "true or false"}
+_KIND_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
 
 
 def _parse_text(name: str, text: str, kind: type) -> Scalar:
@@ -208,16 +277,13 @@ def resolve_engine(spec: EngineSpec, gpu: GpuType, model: ModelSpec, max_model_l
         SpecError: unknown preset or knob, value out of range, or knobs that contradict each other; names knob and cure.
     """
     scheduler, release = parse_preset(spec.preset)
-    knobs: dict[str, Any] = _vllm_defaults(gpu, release)
-    if scheduler == "static":
-        knobs["max_num_seqs"] = 8
-        knobs["async_scheduling"] = False
-        knobs["enable_prefix_caching"] = False
-    other = _VLLM_ONLY if scheduler == "static" else _STATIC_ONLY
+    preset = spec.preset.strip().lower()
+    knobs: dict[str, Any] = _vllm_defaults(gpu, release) | _other_defaults(preset, scheduler, gpu)
     for name, value in spec.overrides.items():
-        if name in other:
+        if name in KNOBS and name not in _COMMON and name not in KNOBS_OF[scheduler]:
+            having = ", ".join(other for other, names in KNOBS_OF.items() if name in names)
             raise _refuse(
-                name, f"the {scheduler} scheduler has no knob {name}", f"leave {name} out or choose another preset"
+                name, f"the {scheduler} scheduler has no knob {name}", f"leave {name} out; it belongs to {having}"
             )
         knobs[name] = _read_knob(name, value)
     asked = knobs.pop("max_model_len", None)
@@ -232,14 +298,18 @@ def resolve_engine(spec: EngineSpec, gpu: GpuType, model: ModelSpec, max_model_l
             knobs["max_num_batched_tokens"] = max(knobs["max_num_batched_tokens"], length)
         knobs["max_num_batched_tokens"] = min(knobs["max_num_batched_tokens"], knobs["max_num_seqs"] * length)
     notes: tuple[str, ...] = ()
-    if scheduler == "vllm" and release not in ((0, 11), (0, 33)):
+    if scheduler == "vllm" and preset != "sarathi" and release not in ((0, 11), (0, 33)):
         notes = (
             f"scheduler of vLLM {release[0]}.{release[1]}: its defaults, with the semantics read from 0.33 "
             f"({'asynchronous' if knobs['async_scheduling'] else 'synchronous'} scheduling)",
         )
-    version = "static" if scheduler == "static" else f"vllm-{release[0]}.{release[1]}"
+    if scheduler == "vllm-v0":
+        notes = ("V0 scheduler as read in vLLM 0.8.5, without chunked prefill, prefix caching or multi-step decoding",)
+        if length > _V0_CHUNKS_ABOVE:
+            notes += (f"V0 splits prompts by itself where max_model_len exceeds {_V0_CHUNKS_ABOVE}; here it does not",)
+    version = preset if preset in _UNNUMBERED else f"vllm-{release[0]}.{release[1]}"
     config = EngineConfig(
-        preset=spec.preset, scheduler=scheduler, version=version, max_model_len=length, notes=notes, **knobs
+        preset=preset, scheduler=scheduler, version=version, max_model_len=length, notes=notes, **knobs
     )
     _check_together(config)
     return config
@@ -262,6 +332,12 @@ def _check_together(config: EngineConfig) -> None:
             f"({config.max_model_len})",
             f"raise max_num_batched_tokens to {config.max_model_len}, lower max_model_len, or enable chunked prefill",
         )
+    if config.scheduling_policy not in ("sjf", "srpt"):
+        for name in ("output_length_sigma", "ageing_per_s"):
+            if getattr(config, name) != 0:
+                detail = f"{name} acts on the orders by predicted length, but scheduling_policy is "
+                cure = f"set scheduling_policy to sjf or srpt, or leave {name} out"
+                raise _refuse(name, detail + config.scheduling_policy, cure)
     if 0 < config.long_prefill_token_threshold > config.max_model_len:
         raise _refuse(
             "long_prefill_token_threshold",

@@ -5,37 +5,45 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from replay.deployment import Deployment
+from replay.errors import FieldError, SpecError
 from replay.kernels.engine import advance
 from replay.kernels.fast import advance_fast, new_fast, new_fast_registers
 from replay.kernels.state import (
     BUSY,
+    FCFS,
     GAP_MAX_PS,
     LEAST_OUTSTANDING,
     MAX_USED_BLOCKS,
     PREEMPTIONS,
+    PRIORITY,
     QUERIED_TOKENS,
     ROUND_ROBIN,
     RUNNING_REQUESTS,
+    SHORTEST,
+    SHORTEST_REMAINING,
     STEPS,
+    SWAP_SPACE_SHORT,
     USED_BLOCKS,
     Config,
     Meters,
     Outcome,
     Requests,
+    State,
     StepTimes,
     bucket_count,
     new_meters,
     new_outcome,
     new_state,
 )
-from replay.kernels.static import StaticOptions, advance_static
+from replay.kernels.static import advance_static, static_options
+from replay.kernels.v0 import V0Options, advance_v0, v0_options
 from replay.workload import PrefixBlocks
 
 Int32Array = npt.NDArray[np.int32]
@@ -48,6 +56,23 @@ _STEPS_A_CALL = 1 << 22
 """Batches in one call of the general and of the fast loop: a second of work at most."""
 
 _ROUTERS = {"round_robin": ROUND_ROBIN, "least_outstanding": LEAST_OUTSTANDING}
+_ORDERS = {"fcfs": FCFS, "priority": PRIORITY, "sjf": SHORTEST, "srpt": SHORTEST_REMAINING}
+
+
+class Loop(NamedTuple):
+    """A scheduler with a loop of its own: its kernel, and its options beyond ``Config`` from a deployment."""
+
+    advance: Callable[[Config, Any, Requests, StepTimes, State, int], bool]
+    options: Callable[[Deployment], Any]
+    limit: int
+    """Steps or events in one call: a second of work at most."""
+
+
+_OWN_LOOPS = {
+    "static": Loop(advance_static, static_options, _STEPS_A_CALL),
+    "vllm-v0": Loop(advance_v0, v0_options, _EVENTS_A_CALL),
+}
+"""By scheduler. All others run in the general or the fast loop, told apart by their ``Config``."""
 _NONE = np.zeros(0, np.int64)
 
 
@@ -76,22 +101,34 @@ class EngineRun:
 
 
 def make_requests(
-    arrival_ps: Int64Array, prompt_tokens: Int64Array, output_tokens: Int64Array, prefix: PrefixBlocks | None = None
+    arrival_ps: Int64Array,
+    prompt_tokens: Int64Array,
+    output_tokens: Int64Array,
+    prefix: PrefixBlocks | None = None,
+    priority: Int64Array = _NONE,
+    max_tokens: Int64Array = _NONE,
 ) -> Requests:
     """The kernels' view of requests: contiguous int64."""
     return Requests(
         arrival_ps=np.ascontiguousarray(arrival_ps, dtype=np.int64),
         prompt_tokens=np.ascontiguousarray(prompt_tokens, dtype=np.int64),
         output_tokens=np.ascontiguousarray(output_tokens, dtype=np.int64),
-        priority=_NONE,
+        priority=np.ascontiguousarray(priority, dtype=np.int64),
         prefix_start=_NONE if prefix is None else prefix.start,
         prefix_ids=_NONE if prefix is None else prefix.ids,
+        max_tokens=np.ascontiguousarray(max_tokens, dtype=np.int64),
     )
 
 
 def take_requests(requests: Requests, index: Int64Array) -> Requests:
     """The requests ``index``, in that order."""
-    chosen = make_requests(requests.arrival_ps[index], requests.prompt_tokens[index], requests.output_tokens[index])
+    chosen = make_requests(
+        requests.arrival_ps[index],
+        requests.prompt_tokens[index],
+        requests.output_tokens[index],
+        priority=requests.priority[index] if len(requests.priority) else _NONE,
+        max_tokens=requests.max_tokens[index] if len(requests.max_tokens) else _NONE,
+    )
     if len(requests.prefix_start) == 0:
         return chosen
     prefix = PrefixBlocks(requests.prefix_start, requests.prefix_ids, 1).take(index)
@@ -104,26 +141,34 @@ class Machine:
 
     config: Config
     times: StepTimes
-    static: StaticOptions | None = None
+    scheduler: str = "vllm"
+    options: Any = None
+    """What a loop of its own takes beyond ``config``."""
 
     @property
     def loop(self) -> str:
-        """Which loop runs: ``static``, ``fast`` where it gives the general loop's integers, else ``general``."""
-        if self.static is not None:
-            return "static"
+        """Which loop runs: the scheduler's own, ``fast`` where it gives the general loop's integers, or ``general``."""
+        if self.scheduler in _OWN_LOOPS:
+            return self.scheduler
         config = self.config
         fast = (
             config.replicas == 1
             and config.long_prefill_token_threshold == 0
             and config.enable_chunked_prefill == 1
-            and config.priority_policy == 0
+            and config.priority_policy == FCFS
             and config.prefix_caching == 0
+            and config.reserve_whole_life == 0
         )
         return "fast" if fast else "general"
 
     def alone(self) -> Machine:
-        """One replica of it."""
-        return Machine(self.config._replace(replicas=1, router=ROUND_ROBIN), self.times, self.static)
+        """One replica of it for measuring capacity: first come first served, since no order of the queue changes how
+        much is served, and with host memory for all that is swapped out."""
+        config = self.config._replace(replicas=1, router=ROUND_ROBIN, priority_policy=FCFS)
+        options = self.options
+        if isinstance(options, V0Options):
+            options = options._replace(cpu_blocks=np.iinfo(np.int64).max)
+        return replace(self, config=config, options=options)
 
     def run(self, requests: Requests, checkpoint: Checkpoint) -> EngineRun:
         """Runs ``requests`` to the end, calling ``checkpoint`` about once a second."""
@@ -144,15 +189,24 @@ class Machine:
                 meters,
             )
         state = new_state(config, n)
-        options, mask = self.static, bucket_count(config.num_blocks) - 1
+        own, mask = _OWN_LOOPS.get(self.scheduler), bucket_count(config.num_blocks) - 1
 
         def advance_by(limit: int) -> bool:
-            if options is not None:
-                return advance_static(config, options, requests, times, state, limit)
+            if own is not None:
+                return own.advance(config, self.options, requests, times, state, limit)
             return advance(config, requests, times, state, mask, limit)
 
-        limit = _EVENTS_A_CALL if options is None else _STEPS_A_CALL
-        return _drive(advance_by, limit, checkpoint, state.outcome, state.meters)
+        limit = _EVENTS_A_CALL if own is None else own.limit
+        run = _drive(advance_by, limit, checkpoint, state.outcome, state.meters)
+        if state.meters.regs[:, SWAP_SPACE_SHORT].any():
+            raise _swap_space_short()
+        return run
+
+
+def _swap_space_short() -> SpecError:
+    cure = "raise swap_space_gib, or set preemption_mode to recompute"
+    detail = "the engine ends here: a preempted request's KV does not fit into swap_space_gib of host memory; " + cure
+    return SpecError("engine.swap_space", detail, [FieldError(detail, "engine.overrides.swap_space_gib", cure=cure)])
 
 
 def _drive(
@@ -209,12 +263,13 @@ def make_machine(deployment: Deployment, prefix_block_tokens: int | None = None)
         enable_chunked_prefill=int(engine.enable_chunked_prefill),
         unchunked_looks_further=int(engine.unchunked_looks_further),
         reserve_full_isl=int(engine.scheduler_reserve_full_isl),
-        watermark_blocks=int(engine.watermark * (blocks + 1)),
+        watermark_blocks=int(engine.watermark * (blocks + engine.null_blocks)),
         max_model_len=engine.max_model_len,
-        priority_policy=0,
+        priority_policy=_ORDERS[engine.scheduling_policy],
         prefix_caching=int(engine.enable_prefix_caching and prefix_block_tokens is not None),
         table_width=0,
         prefix_block_tokens=prefix_block_tokens or 1,
+        reserve_whole_life=int(engine.scheduler == "orca"),
     )
     law = (
         record.decode_request_ps,
@@ -229,11 +284,8 @@ def make_machine(deployment: Deployment, prefix_block_tokens: int | None = None)
         prefill_table_ps=np.ascontiguousarray(record.prefill_table_ps),
         law=np.array(law, dtype=np.int64),
     )
-    static = None
-    if engine.scheduler == "static":
-        timeout = round(engine.batch_timeout_s * 1e12) if engine.batch_timeout_s >= 0 else -1
-        static = StaticOptions(int(engine.pad_prefill), int(engine.stream_finished), timeout, 1)
-    return Machine(config, times, static)
+    own = _OWN_LOOPS.get(engine.scheduler)
+    return Machine(config, times, engine.scheduler, None if own is None else own.options(deployment))
 
 
 def run_deployment(

@@ -23,6 +23,7 @@ from replay.machine import (
     run_deployment,
     take_requests,
 )
+from replay.orders import ranks_of
 from replay.results import STATUSES, Histogram, ReplayResult, RequestTable
 from replay.workload import Workload
 
@@ -32,6 +33,9 @@ PS_PER_S = 1e12
 LATEST_ARRIVAL_PS = 90 * 86_400 * 10**12
 LONGEST_DRAIN_S = 100.0 * 86_400
 """int64 picoseconds reach 106 days: the last arrivals need room to finish, and what drains later is not run at all."""
+
+
+_NOTHING = np.zeros(0, np.int64)
 
 
 def _nothing() -> None:
@@ -62,6 +66,8 @@ def simulate(
         workload.prompt_tokens[fits],
         workload.output_tokens[fits],
         prefix if machine.config.prefix_caching else None,
+        priority=ranks_of(deployment.engine, workload)[fits] if machine.config.priority_policy else _NOTHING,
+        max_tokens=_reserved_tokens(workload, deployment)[fits] if machine.config.reserve_whole_life else _NOTHING,
     )
     load = _load(machine, requests, workload.span_s, deployment, checkpoint)
     served = fits
@@ -128,12 +134,26 @@ def _judge(workload: Workload, deployment: Deployment) -> npt.NDArray[np.int64]:
     engine = deployment.engine
     total = workload.prompt_tokens + workload.output_tokens
     status = np.zeros(workload.n, dtype=np.int64)
-    blocks = (total - 1 + deployment.block_size - 1) // deployment.block_size
-    status[blocks > deployment.usable_blocks] = STATUSES.index("too_large_for_kv")
+    tokens, usable = total - 1, deployment.usable_blocks
+    if engine.scheduler == "orca":
+        tokens = np.minimum(workload.prompt_tokens + _reserved_tokens(workload, deployment), engine.max_model_len)
+    if engine.scheduler == "vllm-v0":
+        usable -= int(engine.watermark * usable)  # a prompt, and one to be recomputed, never gets more
+    blocks = (tokens + deployment.block_size - 1) // deployment.block_size
+    status[blocks > usable] = STATUSES.index("too_large_for_kv")
     if not engine.enable_chunked_prefill:
         status[total > engine.max_num_batched_tokens] = STATUSES.index("prompt_over_batch_budget")
     status[total > engine.max_model_len] = STATUSES.index("too_long_for_model")
     return status
+
+
+def _reserved_tokens(workload: Workload, deployment: Deployment) -> npt.NDArray[np.int64]:
+    """Output tokens that a reservation counts with: as declared, else ``max_tokens_default``; never less than the
+    output itself."""
+    declared = np.full(workload.n, deployment.engine.max_tokens_default, np.int64)
+    if workload.max_tokens is not None:
+        declared = np.where(workload.max_tokens > 0, workload.max_tokens, declared)
+    return np.maximum(workload.output_tokens, declared)
 
 
 def _histogram(run: EngineRun) -> Histogram:

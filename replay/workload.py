@@ -60,6 +60,12 @@ class Workload:
     """What the transform did, in sentences for the report."""
     prefix: PrefixBlocks | None = None
     """Where the trace gives block ids; without them nothing is shared."""
+    priority: Int64Array | None = None
+    """Lower runs first, as in vLLM; 0 where a request has none. ``None``: the trace has no whole-number priorities."""
+    max_tokens: Int64Array | None = None
+    """Declared limit of each output, shape (n,), 0 where unknown; engines that reserve memory by it read it."""
+    seed: int = 0
+    """Of all that a replay draws for this workload: the errors of predicted output lengths."""
 
     @property
     def n(self) -> int:

@@ -9,6 +9,11 @@ from naive.vllm import Engine, Request
 from replay.kernels.engine import advance
 from replay.kernels.fast import advance_fast, new_fast, new_fast_registers
 from replay.kernels.state import (
+    FCFS,
+    PRIORITY,
+    RANKS_A_TOKEN,
+    SHORTEST,
+    SHORTEST_REMAINING,
     Config,
     Meters,
     Outcome,
@@ -94,9 +99,9 @@ def run_twin(c: Config, r: Requests, cost: tuple[int, int, int, int, int]) -> En
         thr=c.long_prefill_token_threshold,
         chunked=bool(c.enable_chunked_prefill),
         full_isl=bool(c.reserve_full_isl),
-        watermark=c.watermark_blocks / (c.num_blocks + 1),
+        watermark=(c.watermark_blocks + 0.5) / (c.num_blocks + 1),
         async_=c.batches_in_flight == 2,
-        policy="priority" if c.priority_policy else "fcfs",
+        policy=("fcfs", "priority", "sjf", "srpt")[c.priority_policy],
         thr_binds_lone_request=bool(c.threshold_binds_lone_request),
         unchunked_looks_further=bool(c.unchunked_looks_further),
         max_model_len=c.max_model_len,
@@ -109,7 +114,7 @@ def run_twin(c: Config, r: Requests, cost: tuple[int, int, int, int, int]) -> En
 
 
 def random_case(
-    rng: np.random.Generator, *, threshold: bool = False, priority: bool = False
+    rng: np.random.Generator, *, threshold: bool = False, priority: bool = False, order: int = FCFS
 ) -> tuple[Config, Requests, tuple]:
     """A small run chosen to hit the corners: tiny memory, one slot, a budget of the slots, ties, free steps,
     overload."""
@@ -131,9 +136,11 @@ def random_case(
         watermark_blocks=int(rng.choice([0, 0, 1, 3])),
         long_prefill_token_threshold=int(rng.choice([0, 1, 8])) if threshold else 0,
         threshold_binds_lone_request=int(rng.integers(0, 2)) if threshold else 0,
-        priority_policy=int(priority),
+        priority_policy=PRIORITY if priority else order,
     )
     ranks = rng.integers(0, 3, n).tolist() if priority else None
+    if order in (SHORTEST, SHORTEST_REMAINING):
+        ranks = np.rint(output * rng.lognormal(0, rng.choice([0.0, 1.0]), n) * RANKS_A_TOKEN).astype(int).tolist()
     cost = tuple(int(x) for x in rng.choice([0, 0, 1, 5, 100, 1000], 5))
     return c, requests(arrival.tolist(), prompt.tolist(), output.tolist(), ranks), cost
 

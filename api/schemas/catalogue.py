@@ -108,9 +108,11 @@ class EngineKnobOut(Out):
     """One setting of an engine, under the engine's own name; null bounds are none."""
 
     name: str
-    type: Literal["int", "float", "bool"]
+    type: Literal["int", "float", "bool", "text"]
     low: float | None
     high: float | None
+    choices: list[str]
+    """The words that a text knob takes."""
 
 
 class EngineOut(Out):

@@ -13,7 +13,9 @@ Family = Literal["vllm", "sglang", "trtllm", "tgi", "generic"]
 LATEST_VLLM = (0, 33)
 _V0_LAST = (0, 7)
 _VLLM = re.compile(r"^(?:vllm[-\s_]*)?v?(\d+)\.(\d+)")
-_CURE = "write vllm-0.33 (or another release, e.g. vllm-0.19.0), vllm-v0, sglang, trtllm, tgi-v3, orca or static"
+_CURE = (
+    "write vllm-0.33 (or another release, e.g. vllm-0.19.0), vllm-v0, sglang, trtllm, tgi-v3, sarathi, orca or static"
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ def parse_engine_version(text: str) -> EngineVersion:
     """Reads ``vllm-0.33``, ``vllm 0.19.0``, ``0.15.1``, ``vllm-0.24.0+build.13``, ``vllm-v0``, ``sglang`` and the like.
 
     Releases up to 0.7 ran the V0 engine by default; later ones V1. Engines without a memory model of their own (orca,
-    static) are sized as the newest vLLM.
+    sarathi, static) are sized as the newest vLLM.
 
     Raises:
         SpecError: ``engine.unknown_version``.
@@ -54,6 +56,7 @@ def parse_engine_version(text: str) -> EngineVersion:
         "tgi": "tgi",
         "orca": "generic",
         "static": "generic",
+        "sarathi": "generic",
     }
     for prefix, family in families.items():
         if name.startswith(prefix):

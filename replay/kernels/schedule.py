@@ -21,6 +21,7 @@ from replay.kernels.state import (
     NEVER,
     ONES,
     PREEMPTIONS,
+    PRIORITY,
     QUERIED_TOKENS,
     REQUESTS,
     RUNNING,
@@ -43,9 +44,9 @@ from replay.kernels.waiting import insert, peek, put_back, ranks_before, unlink_
 
 @kernel
 def victim_position(config: Config, requests: Requests, state: State, reg: Int64, first: int) -> int:
-    """Whom to preempt, as a position of the running list: the last (fcfs), or the largest (priority, arrival)."""
+    """Whom to preempt, as a position of the running list: the last, or by priority the largest (priority, arrival)."""
     last = reg[RUNNING] - 1
-    if not config.priority_policy:
+    if config.priority_policy != PRIORITY:
         return last
     slots = state.slots
     worst = last
@@ -182,7 +183,7 @@ def schedule_running(
     """Fills the batch with running requests; True where anyone was preempted."""
     slots = state.slots
     first = replica * config.max_num_seqs
-    by_priority = config.priority_policy == 1
+    by_priority = config.priority_policy == PRIORITY
     always_grow = config.prefix_caching == 1  # growing also publishes blocks that have filled up
     preempted = False
     i = 0
@@ -285,7 +286,7 @@ def schedule_waiting(
         if not config.enable_chunked_prefill and tokens > budget:
             if not config.unchunked_looks_further:
                 break
-            unlink_head(config, requests, outcome, reg)
+            unlink_head(config, outcome, reg)
             outcome.link[r] = NEVER
             if skipped_last == NEVER:
                 skipped_first = r
@@ -298,9 +299,13 @@ def schedule_waiting(
         if reg[RUNNING] > 0:
             room -= config.watermark_blocks
         must_fit = total if config.reserve_full_isl else hit_tokens + tokens
+        slots_taken = hit_tokens + tokens
+        if config.reserve_whole_life:
+            slots_taken = min(requests.prompt_tokens[r] + requests.max_tokens[r], config.max_model_len)
+            must_fit = slots_taken
         if blocks_for(must_fit, config.block_size) - hits > room:
             break
-        unlink_head(config, requests, outcome, reg)
+        unlink_head(config, outcome, reg)
         reg[WAITING] -= 1
         slot = place(config, requests, state, reg, first, r, hit_tokens)
         if config.prefix_caching:
@@ -308,12 +313,12 @@ def schedule_waiting(
             outcome.hit_tokens[r] += hit_tokens
             reg[HIT_TOKENS] += hit_tokens
             reg[QUERIED_TOKENS] += total
-        grow(config, requests, state.blocks, slots, reg, replica, slot, hit_tokens + tokens, total, mask)
+        grow(config, requests, state.blocks, slots, reg, replica, slot, slots_taken, total, mask)
         if outcome.admitted_ps[r] == NEVER:
             outcome.admitted_ps[r] = now
         add_to_batch(config, times, state, sums, start, slot, tokens)
     if skipped_last != NEVER:
-        put_back(config, requests, outcome, reg, skipped_first, skipped_last)
+        put_back(config, outcome, reg, skipped_first, skipped_last)
 
 
 @inlined

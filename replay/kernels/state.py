@@ -44,8 +44,13 @@ GAP_BINS = (63 - GAP_BITS) << GAP_BITS
     QUERIED_TOKENS,
     MAX_USED_BLOCKS,
     FREE_LIST_READY,
+    SWAPPED,  # V0: requests whose KV is in host memory, a queue from SWAP_HEAD to SWAP_TAIL
+    SWAP_HEAD,
+    SWAP_TAIL,
+    SWAPPED_BLOCKS,
+    SWAP_SPACE_SHORT,  # 1: host memory did not hold a request that had to leave; the run stops there
     REGS,
-) = range(19)
+) = range(24)
 
 # Columns of ``meters``: time-weighted sums of one replica, in ps times the unit.
 BUSY, USED_BLOCKS, RUNNING_REQUESTS, METERS = range(4)
@@ -82,13 +87,20 @@ class Config(NamedTuple):
     reserve_full_isl: int
     watermark_blocks: int
     max_model_len: int
-    priority_policy: int
+    priority_policy: int  # FCFS, PRIORITY, SHORTEST or SHORTEST_REMAINING
     prefix_caching: int
     table_width: int  # block-table entries of a slot, with prefix caching
     prefix_block_tokens: int  # prompt tokens that one of a request's prefix ids stands for
+    reserve_whole_life: int = 0  # Orca: admission takes the KV of prompt and declared output, so nobody is preempted
 
 
 ROUND_ROBIN, LEAST_OUTSTANDING = range(2)
+
+# Orders of the waiting queue. All but FCFS keep it as a heap on a rank; only PRIORITY also chooses victims by rank.
+FCFS, PRIORITY, SHORTEST, SHORTEST_REMAINING = range(4)
+
+RANKS_A_TOKEN = 10**6
+"""Ranks of the orders by length count in millionths of a token, so that ageing needs no fractions."""
 
 
 class Requests(NamedTuple):
@@ -97,9 +109,10 @@ class Requests(NamedTuple):
     arrival_ps: Int64
     prompt_tokens: Int64
     output_tokens: Int64
-    priority: Int64  # lower runs first; read under the priority policy only; shape (0,) otherwise
+    priority: Int64  # lower runs first; read under every order but FCFS; shape (0,) otherwise
     prefix_start: Int64  # shape (n + 1,): where a request's block ids start in ``prefix_ids``; (0,) without caching
     prefix_ids: Int64  # chained ids (>= 0) of the prompt's leading blocks; what lies beyond them is the request's own
+    max_tokens: Int64 = np.zeros(0, np.int64)  # output a reservation counts with, >= output_tokens; (0,) without
 
 
 class Outcome(NamedTuple):
@@ -112,8 +125,9 @@ class Outcome(NamedTuple):
     generated: Int32
     preemptions: Int32
     hit_tokens: Int32
-    link: Int32  # waiting queue: next request (fcfs) or left child (priority)
-    right: Int32  # right child (priority); shape (0,) otherwise
+    link: Int32  # waiting queue: next request (fcfs) or left child of the heap
+    right: Int32  # right child of the heap; shape (0,) under fcfs
+    rank: Int64  # by which the heap orders, fixed when a request is queued; shape (0,) under fcfs
 
 
 class Slots(NamedTuple):
@@ -280,6 +294,7 @@ def new_outcome(config: Config, n: int) -> Outcome:
         hit_tokens=np.zeros(n, i32),
         link=np.full(n, NEVER, i32),
         right=np.full(n if config.priority_policy else 0, NEVER, i32),
+        rank=np.zeros(n if config.priority_policy else 0, i64),
     )
 
 

@@ -9,7 +9,7 @@ in every real engine, unless ``prefill_emits`` is 0.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from replay.kernels.jit import kernel
 from replay.kernels.loglinear import bin_of
@@ -36,6 +36,9 @@ from replay.kernels.state import (
 )
 from replay.kernels.steptime import attention_of_chunk, step_ps
 
+if TYPE_CHECKING:
+    from replay.deployment import Deployment
+
 
 class StaticOptions(NamedTuple):
     """What static batching has beyond ``Config``, all int64."""
@@ -45,6 +48,13 @@ class StaticOptions(NamedTuple):
     batch_timeout_ps: int  # a partial batch starts once its oldest request has waited so long; NEVER: only a full one,
     # or the trace's last, starts
     prefill_emits: int  # 1: the prefill yields the first token; 0: N tokens take N decode steps, as articles have it
+
+
+def static_options(deployment: Deployment) -> StaticOptions:
+    """The options of a deployment."""
+    engine = deployment.engine
+    timeout_ps = round(engine.batch_timeout_s * 1e12) if engine.batch_timeout_s >= 0 else NEVER
+    return StaticOptions(int(engine.pad_prefill), int(engine.stream_finished), timeout_ps, 1)
 
 
 @kernel

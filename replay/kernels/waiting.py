@@ -1,30 +1,43 @@
-"""The waiting queue of a replica, threaded through per-request links: first come first served, or by priority.
+"""The waiting queue of a replica, threaded through per-request links: first come first served, or by rank.
 
-FCFS is a linked list: new requests at the tail, preempted ones at the front. Under the priority policy it is a skew
-heap on (priority, arrival order). A request that finishes while it waits (its last token was in flight when it was
-preempted) stays linked and is passed over when it comes up.
+FCFS is a linked list: new requests at the tail, preempted ones at the front. Every other order is a skew heap on
+(rank, arrival order). A rank is fixed while a request waits: its priority, or the length predicted for it; shortest
+remaining first takes off what it had given when it was queued again. A request that finishes while it waits (its last
+token was in flight when it was preempted) stays linked and is passed over when it comes up.
 """
 
 from __future__ import annotations
 
 from replay.kernels.jit import kernel
-from replay.kernels.state import HEAD, NEVER, TAIL, WAITING, Config, Int64, Outcome, Requests
+from replay.kernels.state import (
+    HEAD,
+    NEVER,
+    RANKS_A_TOKEN,
+    SHORTEST_REMAINING,
+    TAIL,
+    WAITING,
+    Config,
+    Int64,
+    Outcome,
+    Requests,
+)
 
 
 @kernel
-def ranks_before(priority: Int64, a: int, b: int) -> bool:
-    """Whether request ``a`` is served before ``b``: lower priority value, then earlier arrival."""
-    return priority[a] < priority[b] or (priority[a] == priority[b] and a < b)
+def ranks_before(rank: Int64, a: int, b: int) -> bool:
+    """Whether request ``a`` is served before ``b``: lower rank, then earlier arrival."""
+    return rank[a] < rank[b] or (rank[a] == rank[b] and a < b)
 
 
 @kernel
-def merge(priority: Int64, outcome: Outcome, a: int, b: int) -> int:
+def merge(outcome: Outcome, a: int, b: int) -> int:
     """Merges two skew heaps and returns the root."""
     if a == NEVER:
         return b
     if b == NEVER:
         return a
-    if ranks_before(priority, b, a):
+    rank = outcome.rank
+    if ranks_before(rank, b, a):
         a, b = b, a
     root = a
     while True:
@@ -33,7 +46,7 @@ def merge(priority: Int64, outcome: Outcome, a: int, b: int) -> int:
         if child == NEVER:
             outcome.link[a] = b
             return root
-        if ranks_before(priority, b, child):
+        if ranks_before(rank, b, child):
             child, b = b, child
         outcome.link[a] = child
         a = child
@@ -41,12 +54,15 @@ def merge(priority: Int64, outcome: Outcome, a: int, b: int) -> int:
 
 @kernel
 def insert(config: Config, requests: Requests, outcome: Outcome, reg: Int64, r: int, at_front: bool) -> None:
-    """Adds request ``r``: at the tail, or in front (preempted); by rank under the priority policy."""
+    """Adds request ``r``: at the tail, or in front (preempted); by rank in the orders that have one."""
     reg[WAITING] += 1
     outcome.link[r] = NEVER
     if config.priority_policy:
         outcome.right[r] = NEVER
-        reg[HEAD] = merge(requests.priority, outcome, reg[HEAD], r)
+        outcome.rank[r] = requests.priority[r]
+        if config.priority_policy == SHORTEST_REMAINING:
+            outcome.rank[r] -= outcome.generated[r] * RANKS_A_TOKEN
+        reg[HEAD] = merge(outcome, reg[HEAD], r)
     elif reg[HEAD] == NEVER:
         reg[HEAD] = r
         reg[TAIL] = r
@@ -59,11 +75,11 @@ def insert(config: Config, requests: Requests, outcome: Outcome, reg: Int64, r: 
 
 
 @kernel
-def unlink_head(config: Config, requests: Requests, outcome: Outcome, reg: Int64) -> None:
+def unlink_head(config: Config, outcome: Outcome, reg: Int64) -> None:
     """Takes the first request off the queue; the count is the caller's business."""
     head = reg[HEAD]
     if config.priority_policy:
-        reg[HEAD] = merge(requests.priority, outcome, outcome.link[head], outcome.right[head])
+        reg[HEAD] = merge(outcome, outcome.link[head], outcome.right[head])
     else:
         reg[HEAD] = outcome.link[head]
 
@@ -76,18 +92,19 @@ def peek(config: Config, requests: Requests, outcome: Outcome, reg: Int64) -> in
         generated = outcome.generated[r]
         if generated < requests.output_tokens[r] and requests.prompt_tokens[r] + generated < config.max_model_len:
             return r
-        unlink_head(config, requests, outcome, reg)
+        unlink_head(config, outcome, reg)
     return NEVER
 
 
 @kernel
-def put_back(config: Config, requests: Requests, outcome: Outcome, reg: Int64, first: int, last: int) -> None:
-    """Returns a chain of passed-over requests to where they stood: the front, in order (by rank under priority)."""
+def put_back(config: Config, outcome: Outcome, reg: Int64, first: int, last: int) -> None:
+    """Returns a chain of passed-over requests to where they stood: the front, in order; or by the rank they had."""
     if config.priority_policy:
         while first != NEVER:
             after = outcome.link[first]
-            reg[WAITING] -= 1  # it never left the count
-            insert(config, requests, outcome, reg, first, False)
+            outcome.link[first] = NEVER
+            outcome.right[first] = NEVER
+            reg[HEAD] = merge(outcome, reg[HEAD], first)
             first = after
     else:
         if reg[HEAD] == NEVER:

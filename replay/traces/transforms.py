@@ -44,7 +44,7 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
     """
     meta = canonical.read_meta(path)
     scan = pl.scan_parquet(path, glob=False)
-    columns = ["arrival_ns", "prompt_tokens", "output_tokens", "status"]
+    columns = ["arrival_ns", "prompt_tokens", "output_tokens", "status", "priority"]
     if meta.block_size_tokens and meta.prefix_scope == "global" and "prefix_blocks" in scan.collect_schema():
         columns.append("prefix_blocks")
     table = scan.select(columns).collect()
@@ -73,11 +73,13 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
     arrival_ns = table["arrival_ns"].to_numpy() - start_ns
     prompt = table["prompt_tokens"].to_numpy()
     output = table["output_tokens"].to_numpy()
-    prefix = _prefix_blocks(table["prefix_blocks"], meta.block_size_tokens) if len(columns) > 4 else None
+    prefix = _prefix_blocks(table["prefix_blocks"], meta.block_size_tokens) if "prefix_blocks" in columns else None
+    priority = _priorities(table["priority"])
     notes = _notes(transform, excluded, in_window)
     if transform.growth != 1.0:
         arrival_ns, index, copy, note = _grow(arrival_ns, transform.growth, span_s, seed)
         prompt, output = prompt[index], output[index]
+        priority = None if priority is None else priority[index]
         notes.append(note)
         if prefix is not None:
             prefix = _copies_apart(prefix.take(index), copy)
@@ -98,6 +100,8 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
         output_tokens=np.array(output, dtype=np.int64),
         span_s=span_s,
         prefix=prefix,
+        priority=priority,
+        seed=seed,
         excluded=excluded,
         notes=tuple(notes),
     )
@@ -173,6 +177,14 @@ def _prefix_blocks(column: pl.Series, block_tokens: int | None) -> PrefixBlocks 
     ids = column.filter(counts > 0).explode().to_numpy()
     start = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
     return PrefixBlocks(start, np.array(ids, dtype=np.int64), block_tokens)
+
+
+def _priorities(column: pl.Series) -> Int64Array | None:
+    """Priorities as numbers, 0 (vLLM's default) where a request has none; ``None`` where any is not a whole number."""
+    numbers = column.cast(pl.Int64, strict=False)
+    if column.null_count() == len(column) or numbers.null_count() > column.null_count():
+        return None
+    return np.array(numbers.fill_null(0).to_numpy(), dtype=np.int64)
 
 
 def _copies_apart(prefix: PrefixBlocks, copy: Int64Array) -> PrefixBlocks:

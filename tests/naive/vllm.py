@@ -23,6 +23,7 @@ class Config:
     async_: bool = False
     caching: bool = False
     policy: str = "fcfs"
+    """fcfs, priority, sjf or srpt; by length the ``priority`` of a request is its predicted length in 1e-6 tokens."""
     thr_binds_lone_request: bool = False
     unchunked_looks_further: bool = False
     max_model_len: int = 1 << 40
@@ -35,6 +36,7 @@ class Request:
     P: int
     N: int
     priority: int = 0
+    rank: int = 0
     prefix: tuple[int, int] | None = None
     comp: int = 0
     gen: int = 0
@@ -175,7 +177,7 @@ class Engine:
                 continue
             granted = True
             while not self.grow(r, r.comp + q):
-                victim = self.running[-1] if c.policy == "fcfs" else max(self.running, key=lambda x: x.key)
+                victim = max(self.running, key=lambda x: x.key) if c.policy == "priority" else self.running[-1]
                 position = self.running.index(victim)
                 self.running.remove(victim)
                 if victim.index in batch:
@@ -188,7 +190,7 @@ class Engine:
                     granted = False
                     break
             if not granted:
-                if c.policy == "fcfs":
+                if c.policy != "priority":
                     break
                 continue
             batch[r.index] = (r, q, r.comp)
@@ -196,7 +198,7 @@ class Engine:
             i += 1
         if not preempted_any:
             while self.waiting and budget > 0 and len(self.running) < c.S:
-                r = self.waiting[0] if c.policy == "fcfs" else min(self.waiting, key=lambda x: x.key)
+                r = self.waiting[0] if c.policy == "fcfs" else min(self.waiting, key=lambda x: (x.rank, x.index))
                 hit_blocks = self.lookup(r)
                 hit = len(hit_blocks) * c.bs
                 q = r.num_tokens - hit
@@ -238,6 +240,11 @@ class Engine:
         r.state = "preempted"
         r.preemptions += 1
         self.waiting.insert(0, r)
+        self.rank(r)
+
+    def rank(self, r: Request) -> None:
+        """Fixes the place of a request that is being queued: srpt counts what it still has to give."""
+        r.rank = r.priority - (1_000_000 * r.gen if self.c.policy == "srpt" else 0)
 
     # --- one step's end -----------------------------------------------------------------------------------------
     def duration(self, batch: list[tuple[Request, int, int]]) -> int:
@@ -273,6 +280,7 @@ class Engine:
             r = self.pending.pop(0)
             r.state = "waiting"
             self.waiting.append(r)
+            self.rank(r)
 
     def count(self, batch: list[tuple[Request, int, int]]) -> None:
         if batch:

@@ -325,3 +325,99 @@ def test_a_group_wider_than_the_fast_domain_is_refused() -> None:
     with pytest.raises(SpecError, match="one interconnect domain") as refusal:
         resolve_deployment(spec, catalogue.model(MODEL), catalogue.gpu(GPU))
     assert refusal.value.errors[0].field == "tp"
+
+
+def test_priority_needs_priorities_and_follows_them() -> None:
+    load = workload(n=200, rate_rps=400.0)
+    d = deployment(max_num_seqs=4, scheduling_policy="priority")
+    with pytest.raises(SpecError, match="no whole-number priority") as refusal:
+        simulate(load, d)
+    assert refusal.value.errors[0].field == "engine.overrides.scheduling_policy"
+    ranks = np.arange(200, dtype=np.int64) % 2
+    result = simulate(replace(load, priority=ranks), d)
+    assert result.loop == "general"
+    assert result.queue_s[ranks == 0].mean() < 0.7 * result.queue_s[ranks == 1].mean()
+    assert result.sustainable_rps == pytest.approx(simulate(load, deployment(max_num_seqs=4)).sustainable_rps)
+
+
+def mean_wait_s(**knobs: object) -> float:
+    seed = int(knobs.pop("seed", 0))  # type: ignore[call-overload]
+    load = replace(workload(n=300, rate_rps=400.0), seed=seed)
+    return float(simulate(load, deployment(max_num_seqs=2, **knobs)).queue_s.mean())
+
+
+@pytest.mark.parametrize("policy", ["sjf", "srpt"])
+def test_shortest_first_waits_less_the_better_it_predicts(policy: str) -> None:
+    fcfs, oracle = mean_wait_s(), mean_wait_s(scheduling_policy=policy)
+    fair, wild = (mean_wait_s(scheduling_policy=policy, output_length_sigma=sigma) for sigma in (0.5, 5.0))
+    assert oracle < fair < wild
+    assert oracle < 0.8 * fcfs
+    assert wild == pytest.approx(fcfs, rel=0.15), "predictions that say nothing are a random order"
+    again, other = (mean_wait_s(scheduling_policy=policy, output_length_sigma=0.5, seed=seed) for seed in (0, 1))
+    assert again == fair
+    assert other != fair
+
+
+def test_ageing_leads_from_shortest_first_to_first_come_first_served() -> None:
+    load = workload(n=300, rate_rps=400.0)
+    longest, d = (
+        [],
+        [deployment(max_num_seqs=2, scheduling_policy="sjf", ageing_per_s=w) for w in (0.0, 300.0, 10_000.0)],
+    )
+    for one in d:
+        longest.append(simulate(load, one).queue_s)
+    in_turn = simulate(load, deployment(max_num_seqs=2)).queue_s
+    assert longest[0].mean() < longest[1].mean() < longest[2].mean() <= in_turn.mean()
+    assert longest[2].mean() == pytest.approx(in_turn.mean(), rel=0.05)
+
+
+def test_any_split_over_replicas_keeps_predictions() -> None:
+    load = workload(n=300, rate_rps=400.0)
+    knobs = {"max_num_seqs": 2, "scheduling_policy": "srpt", "output_length_sigma": 1.0}
+    assert_same(
+        simulate(load, deployment(replicas=3, **knobs)), simulate(load, deployment(replicas=3, **knobs), threads=3)
+    )
+
+
+def test_sarathi_takes_the_fast_loop_with_steps_of_its_budget() -> None:
+    load = workload(n=100)
+    sarathi, vllm = simulate(load, deployment("sarathi")), simulate(load, deployment("vllm-0.11"))
+    assert sarathi.loop == "fast"
+    assert sarathi.finished == 100
+    assert sarathi.distribution("itl").percentiles[99.0] < vllm.distribution("itl").percentiles[99.0]
+
+
+def test_orca_reserves_for_declared_output() -> None:
+    load = workload(n=400, rate_rps=200.0)
+    knobs = {"max_model_len": 8192, "num_gpu_blocks_override": 20_000}
+    tight, loose = (simulate(load, deployment("orca", max_tokens_default=m, **knobs)) for m in (4000, 200))
+    assert (tight.loop, tight.preemptions) == ("general", 0)
+    assert tight.batch_mean < loose.batch_mean
+    assert tight.kv_usage_max <= 1
+    wide = Workload(np.zeros(2, np.int64), np.array([100, 100]), np.array([5, 5]), 1.0)
+    small = deployment("orca", max_tokens_default=2000, max_model_len=8192, num_gpu_blocks_override=2000)
+    assert simulate(wide, small).rejected == {"too_large_for_kv": 2}
+
+
+def test_v0_stalls_decodes_and_swaps_at_the_price_of_the_link() -> None:
+    load = workload(n=300, rate_rps=60.0)
+    knobs = {"max_model_len": 4096, "num_gpu_blocks_override": 1200}
+    v0 = simulate(load, deployment("vllm-v0", **knobs))
+    v1 = simulate(load, deployment("vllm-0.11", **knobs))
+    assert (v0.loop, v0.finished) == ("vllm-v0", 300)
+    assert v0.preemptions > 0
+    assert v0.distribution("itl").percentiles[99.0] > v1.distribution("itl").percentiles[99.0]
+    swap = simulate(load, deployment("vllm-v0", preemption_mode="swap", **knobs))
+    slow = simulate(load, deployment("vllm-v0", preemption_mode="swap", pcie_gb_per_s=0.5, **knobs))
+    assert swap.preemptions > 0
+    assert slow.duration_s > swap.duration_s
+    with pytest.raises(SpecError, match="swap_space_gib") as refusal:
+        simulate(load, deployment("vllm-v0", preemption_mode="swap", swap_space_gib=0.01, **knobs))
+    assert refusal.value.errors[0].cure
+
+
+def test_v0_sets_apart_what_its_watermark_never_admits() -> None:
+    load = Workload(np.zeros(2, np.int64), np.array([1560, 1590]), np.array([5, 5]), 1.0)
+    result = simulate(load, deployment("vllm-v0", max_model_len=1600, num_gpu_blocks_override=100))
+    assert result.rejected == {"too_large_for_kv": 1}, "99 blocks of 16 tokens, one kept back"
+    assert result.finished == 1

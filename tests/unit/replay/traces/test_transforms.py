@@ -149,3 +149,26 @@ def test_bursts_grow_with_the_load(lab, own_csv: Callable[..., str]) -> None:
         assert any("Bursts grow with the load" in note for note in workload.notes)
         assert workload.arrival_ps.min() >= 0
         assert workload.arrival_ps.max() <= workload.span_s * PS
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [(["2", None, "-1"], [2, 0, -1]), ([None] * 3, None), (["1", "high", "2"], None), (["1.5", "1", "1"], None)],
+)
+def test_priorities_are_whole_numbers_or_none(lab, given: list[str | None], read: list[int] | None) -> None:
+    rows = [
+        {"arrival_s": i, "prompt_tokens": 5, "output_tokens": 5, "priority": priority}
+        for i, priority in enumerate(given)
+    ]
+    lab.read("".join(json.dumps(row) + "\n" for row in rows))
+    priority = load_workload(lab.out, Transform(), 7).priority
+    assert (None if priority is None else priority.tolist()) == read
+    assert load_workload(lab.out, Transform(), 7).seed == 7
+
+
+def test_copies_keep_the_priority_of_their_request(lab) -> None:
+    rows = [{"arrival_s": i, "prompt_tokens": 5 + i, "output_tokens": 5, "priority": str(i % 3)} for i in range(30)]
+    lab.read("".join(json.dumps(row) + "\n" for row in rows))
+    grown = load_workload(lab.out, Transform(growth=2.0), 0)
+    assert grown.priority is not None
+    assert (grown.priority == (grown.prompt_tokens - 5) % 3).all()

@@ -1,0 +1,175 @@
+"""vLLM's V0 scheduler: against its naive twin, and cases worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from engines import config, linear_law, requests
+from naive.v0 import V0, Request, SwapSpaceShort
+
+from replay.kernels.state import (
+    FREE_BLOCKS,
+    GAP_MAX_PS,
+    PREEMPTIONS,
+    PREVIOUS_END,
+    SCHEDULED_TOKENS,
+    STEPS,
+    SWAP_SPACE_SHORT,
+    Config,
+    Requests,
+    State,
+    StepTimes,
+    new_state,
+)
+from replay.kernels.v0 import V0Options, advance_v0
+
+PLENTY = 1 << 40
+RECOMPUTE = V0Options(0, 0, 0)
+
+
+def run(c: Config, r: Requests, law: StepTimes, options: V0Options = RECOMPUTE, events_a_call: int = 1 << 20) -> State:
+    state = new_state(c, len(r.arrival_ps))
+    while advance_v0(c, options, r, law, state, events_a_call):
+        pass
+    return state
+
+
+def random_run(rng: np.random.Generator) -> tuple[Config, V0Options, Requests, tuple[int, ...]]:
+    """Small memory, watermarks, ties, bursts; every request fits alone."""
+    n = int(rng.integers(1, 40))
+    prompt = rng.integers(1, int(rng.choice([2, 10, 60])), n)
+    output = rng.integers(1, int(rng.choice([2, 8, 50])), n)
+    block_size, watermark = int(rng.choice([1, 2, 4, 16])), int(rng.choice([0, 0, 1, 3]))
+    largest = int(np.max(-(-(prompt + output - 1) // block_size)))
+    slots = int(rng.choice([1, 2, 4, 8, 32]))
+    arrival = np.sort(rng.integers(0, int(rng.choice([1, 10, 3000])), n)) * int(rng.choice([1, 1000]))
+    c = config(
+        max_num_seqs=slots,
+        max_num_batched_tokens=max(slots, int((prompt + output).max()) + int(rng.choice([0, 1, 50]))),
+        block_size=block_size,
+        num_blocks=largest + watermark + int(rng.choice([0, 1, 3, 20, 1000])),
+        watermark_blocks=watermark,
+        enable_chunked_prefill=0,
+        max_model_len=int(rng.choice([PLENTY, prompt.max() + 5])),
+    )
+    options = V0Options(int(rng.integers(0, 2)), int(rng.choice([PLENTY, PLENTY, 5])), int(rng.choice([0, 1, 300])))
+    cost = tuple(int(x) for x in rng.choice([0, 0, 1, 5, 100, 1000], 5))
+    return c, options, requests(arrival.tolist(), prompt.tolist(), output.tolist()), cost
+
+
+def twin_of(c: Config, options: V0Options, cost: tuple[int, ...]) -> V0:
+    return V0(
+        S=c.max_num_seqs,
+        B=c.max_num_batched_tokens,
+        bs=c.block_size,
+        blocks=c.num_blocks,
+        watermark=c.watermark_blocks,
+        cost=cost,  # type: ignore[arg-type]
+        swap=bool(options.swap),
+        cpu_blocks=options.cpu_blocks,
+        copy=options.block_copy_ps,
+        max_model_len=c.max_model_len,
+    )
+
+
+def law_of(c: Config, cost: tuple[int, ...]) -> StepTimes:
+    floor, per_token, context, pair, constant = cost
+    return linear_law(c.max_num_batched_tokens, floor, per_token, constant, context, pair)
+
+
+def test_the_loop_is_the_twin() -> None:
+    rng = np.random.default_rng(20)
+    preempted, aborted, swaps = 0, 0, 0
+    for _ in range(700):
+        c, options, r, cost = random_run(rng)
+        twin = twin_of(c, options, cost)
+        columns = (r.arrival_ps.tolist(), r.prompt_tokens.tolist(), r.output_tokens.tolist())
+        rows = [Request(i, *row) for i, row in enumerate(zip(*columns, strict=True))]
+        state = run(c, r, law_of(c, cost), options, int(rng.choice([1, 7, 1 << 20])))
+        reg = state.meters.regs[0]
+        try:
+            twin.run(rows)
+        except SwapSpaceShort:
+            assert reg[SWAP_SPACE_SHORT]
+            aborted += 1
+            continue
+        assert not reg[SWAP_SPACE_SHORT]
+        outcome = state.outcome
+        assert outcome.admitted_ps.tolist() == [x.admitted for x in rows]
+        assert outcome.first_ps.tolist() == [x.tokens[0] for x in rows]
+        assert outcome.last_ps.tolist() == [x.tokens[-1] for x in rows]
+        assert outcome.preemptions.tolist() == [x.preemptions for x in rows]
+        assert outcome.generated.tolist() == [x.gen for x in rows]
+        assert (reg[STEPS], reg[SCHEDULED_TOKENS], reg[PREVIOUS_END]) == (twin.steps, twin.scheduled, twin.end)
+        assert reg[FREE_BLOCKS] == c.num_blocks
+        gaps = [b - a for x in rows for a, b in zip(x.tokens, x.tokens[1:], strict=False)]
+        assert int(state.meters.gaps.sum()) == len(gaps)
+        assert int(state.meters.cluster[GAP_MAX_PS]) == max(gaps, default=0)
+        preempted += int(reg[PREEMPTIONS])
+        swaps += options.swap * int(reg[PREEMPTIONS])
+    assert preempted > 500, "the cases must press on memory"
+    assert swaps > 100
+    assert aborted > 5
+
+
+def test_a_prefill_stalls_the_decodes() -> None:
+    c = config(max_num_batched_tokens=64, enable_chunked_prefill=0)
+    law = linear_law(64, constant=10, per_token=1)
+    state = run(c, requests([0, 12], [20, 30], [4, 1]), law)
+    # 0-30: prefill of 20 tokens. The second prompt, here since 12, runs alone 30-70; then three decodes of 11 each.
+    assert state.outcome.first_ps.tolist() == [30, 70]
+    assert state.outcome.last_ps.tolist() == [70 + 3 * 11, 70]
+    assert int(state.meters.cluster[GAP_MAX_PS]) == 51, "the stall is one long gap"
+
+
+def test_prompts_share_a_prefill_up_to_the_budget() -> None:
+    c = config(max_num_batched_tokens=50, enable_chunked_prefill=0)
+    state = run(c, requests([0, 0, 0], [20, 30, 1], [1, 1, 1]), linear_law(50, constant=10))
+    assert state.outcome.first_ps.tolist() == [10, 10, 20]
+
+
+def test_the_watermark_holds_back_admission_but_not_decodes() -> None:
+    c = config(num_blocks=10, watermark_blocks=1, max_num_batched_tokens=40, enable_chunked_prefill=0)
+    law = linear_law(40, constant=10)
+    # 24 + 12 tokens take 6 + 3 blocks: nine of ten, which the watermark allows. 24 + 16 would take all ten.
+    assert run(c, requests([0, 0], [24, 12], [2, 2]), law).outcome.first_ps.tolist() == [10, 10]
+    assert run(c, requests([0, 0], [24, 16], [2, 2]), law).outcome.first_ps.tolist() == [10, 30]
+
+
+def test_a_decode_needs_a_free_block_even_where_its_token_fits() -> None:
+    c = config(num_blocks=4, max_num_batched_tokens=40, enable_chunked_prefill=0)
+    state = run(c, requests([0, 0], [6, 7], [2, 2]), linear_law(40, constant=10))
+    # Both prompts take two blocks with room for the next token, but no block is free: the second is preempted.
+    assert state.outcome.preemptions.tolist() == [0, 1]
+    # 0-10 prefill of both; 10-20 the first decodes and ends; 20-30 the second is prefilled anew, 8 tokens.
+    assert state.outcome.last_ps.tolist() == [20, 30]
+    assert state.meters.regs[0, SCHEDULED_TOKENS] == 13 + 1 + 8
+
+
+def test_swapping_keeps_the_work_and_costs_two_copies() -> None:
+    c = config(num_blocks=4, max_num_batched_tokens=40, enable_chunked_prefill=0)
+    state = run(c, requests([0, 0], [6, 7], [2, 2]), linear_law(40, constant=10), V0Options(1, 10, 100))
+    # 10-220: two blocks leave, the first decodes and ends. 220-430: they return, and the second decodes.
+    assert state.outcome.last_ps.tolist() == [220, 430]
+    assert state.meters.regs[0, SCHEDULED_TOKENS] == 13 + 1 + 1
+
+
+def test_nothing_is_admitted_while_anything_is_swapped_out() -> None:
+    c = config(num_blocks=5, watermark_blocks=0, max_num_batched_tokens=40, enable_chunked_prefill=0)
+    r = requests([0, 0, 15], [8, 11, 1], [5, 3, 1])
+    swap, recompute = (run(c, r, linear_law(40, constant=10), V0Options(mode, 10, 0)) for mode in (1, 0))
+    for state in (swap, recompute):
+        assert state.outcome.preemptions[1] == 1
+    assert swap.outcome.first_ps[2] > recompute.outcome.first_ps[2] or swap.outcome.first_ps[2] >= 60
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_round_robin_replicas_are_independent(replicas: int) -> None:
+    rng = np.random.default_rng(21)
+    for _ in range(30):
+        c, _, r, cost = random_run(rng)
+        coupled = run(c._replace(replicas=replicas), r, law_of(c, cost)).outcome
+        for k in range(replicas):
+            share = requests(*(getattr(r, f)[k::replicas].tolist() for f in r._fields[:3]))
+            if len(share.arrival_ps):
+                assert np.array_equal(run(c, share, law_of(c, cost)).outcome.last_ps, coupled.last_ps[k::replicas])
