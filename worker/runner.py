@@ -212,9 +212,15 @@ def warm_up() -> float:
     catalogue = shipped_catalogue()
     lengths = np.full(4, 16, dtype=np.int64)
     workload = Workload(np.arange(4, dtype=np.int64) * 10**9, lengths, lengths, span_s=1.0)
-    for router in ("round_robin", "least_outstanding"):
+    cases: tuple[dict[str, Any], ...] = (
+        {"router": "round_robin"},
+        {"router": "least_outstanding"},
+        {"engine": {"preset": "static"}},
+        {"engine": {"preset": "vllm-v0"}},
+    )
+    for case in cases:
         spec = DeploymentSpec.model_validate(
-            {"model": "meta-llama/Meta-Llama-3-8B", "gpu": "H100-SXM", "replicas": 2, "router": router}
+            {"model": "meta-llama/Meta-Llama-3-8B", "gpu": "H100-SXM", "replicas": 2, **case}
         )
         deployment = resolve_deployment(spec, catalogue.model(spec.model), catalogue.gpu(spec.gpu))
         simulate(workload, deployment)

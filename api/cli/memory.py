@@ -106,7 +106,7 @@ def size(
 
 
 def _scheduler_of(spec: EngineSpec, length: int) -> tuple[EngineSpec, str | None]:
-    """vLLM before 0.8 is sized though its scheduler is not replayed: with its own batch limits, memory as released.
+    """vLLM before 0.8 is sized with the batch limits that it sets by itself, memory as released.
 
     The V0 engine profiled 256 sequences and one whole prompt, or 2048 tokens where contexts above 32768 chunk it.
     """

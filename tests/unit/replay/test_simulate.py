@@ -359,16 +359,10 @@ def test_shortest_first_waits_less_the_better_it_predicts(policy: str) -> None:
 
 
 def test_ageing_leads_from_shortest_first_to_first_come_first_served() -> None:
-    load = workload(n=300, rate_rps=400.0)
-    longest, d = (
-        [],
-        [deployment(max_num_seqs=2, scheduling_policy="sjf", ageing_per_s=w) for w in (0.0, 300.0, 10_000.0)],
-    )
-    for one in d:
-        longest.append(simulate(load, one).queue_s)
-    in_turn = simulate(load, deployment(max_num_seqs=2)).queue_s
-    assert longest[0].mean() < longest[1].mean() < longest[2].mean() <= in_turn.mean()
-    assert longest[2].mean() == pytest.approx(in_turn.mean(), rel=0.05)
+    waits = [mean_wait_s(scheduling_policy="sjf", ageing_per_s=w) for w in (0.0, 300.0, 10_000.0)]
+    in_turn = mean_wait_s()
+    assert waits[0] < waits[1] < waits[2] <= in_turn
+    assert waits[2] == pytest.approx(in_turn, rel=0.05)
 
 
 def test_any_split_over_replicas_keeps_predictions() -> None:
