@@ -38,7 +38,9 @@ class Objective(Spec):
     @property
     def name(self) -> str:
         """``ttft_p99``: the key of this figure in every table."""
-        return f"{self.metric}_mean" if self.percentile is None else f"{self.metric}_p{self.percentile:g}"
+        if self.percentile is None:
+            return f"{self.metric}_mean"
+        return f"{self.metric}_p{repr(self.percentile).removesuffix('.0')}"
 
 
 def parse_objective(text: str) -> Objective:

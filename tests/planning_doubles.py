@@ -38,9 +38,10 @@ def make_result(
     workload: Workload,
     replicas: int,
     *,
-    load_factor: float,
+    load_factor: float | None,
     ttft_s: float,
     rejected: dict[str, int] | None = None,
+    prefix_hit_rate: float | None = None,
 ) -> ReplayResult:
     """A result in which every request that is served has the same latencies."""
     lost = sum((rejected or {}).values())
@@ -64,9 +65,9 @@ def make_result(
         output_tokens=int(workload.output_tokens.sum()),
         prompt_tokens=int(workload.prompt_tokens.sum()),
         load_factor=load_factor,
-        sustainable_rps=workload.n / workload.span_s / load_factor,
-        saturated=load_factor >= 1.0,
-        prefix_hit_rate=None,
+        sustainable_rps=workload.n / workload.span_s / load_factor if load_factor else 5.0,
+        saturated=load_factor is not None and load_factor >= 1.0,
+        prefix_hit_rate=prefix_hit_rate,
         kv_usage_mean=0.1,
         kv_usage_max=0.2,
         batch_mean=3.0,

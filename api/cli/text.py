@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from api.cli.output import table
-from api.reports.formats import duration, seconds, usd
+from api.reports.formats import duration, percent, seconds, usd
 
 Document = dict[str, Any]
 
@@ -38,8 +38,10 @@ def replay_text(document: Document, kernel_s: float, wall_s: float) -> str:
         for key, stats in run["metrics"].items()
     ]
     rejected = ", ".join(f"{n:,} {reason}" for reason, n in run["rejected"].items()) or "none"
+    load = run["load_factor"]
+    share = "No offered rate" if load is None else f"Load factor {load:.3g} (1 = capacity)"
     facts = (
-        f"Load factor {run['load_factor']:.3g} (1 = capacity), sustainable {run['sustainable_rps']:.3g} requests/s; "
+        f"{share}, sustainable {run['sustainable_rps']:.3g} requests/s; "
         f"KV use mean {run['kv_usage_mean']:.0%}, max {run['kv_usage_max']:.0%}; mean batch {run['batch_mean']:.1f}; "
         f"busy {run['busy_fraction']:.0%}."
     )
@@ -67,7 +69,8 @@ def price_sentence(cost: Document) -> str:
         whole = f"; sold in whole instances of {price['gpus_per_instance']} ({price['instance_type']})"
     where = f"{price['provider']}, {price['region']}, {price['term']}{date}"
     gpu = f"{cost['gpu']} at TP {cost['tp']}: " if "gpu" in cost else ""
-    return f"Price: {gpu}{price['usd_per_gpu_hour']:.4g} USD per GPU-hour ({where}){whole}."
+    no_tokens = f" {cost['per_token_reason'].capitalize()}." if cost["per_token_reason"] else ""
+    return f"Price: {gpu}{price['usd_per_gpu_hour']:.4g} USD per GPU-hour ({where}){whole}.{no_tokens}"
 
 
 def _recommendation_table(document: Document) -> str:
@@ -78,7 +81,7 @@ def _recommendation_table(document: Document) -> str:
     for one in document["recommendations"]:
         cells = [str(one["rank"]), one["gpu"], str(one["tp"]), str(one["replicas"]), str(one["gpus"])]
         cells += [usd(one["usd_per_hour"]), usd(one["usd_per_month"]), usd(one["usd_per_1m_output_tokens"])]
-        cells += [seconds(outcome["value_s"]) for outcome in one["objectives"]] + [f"{one['load_factor']:.0%}"]
+        cells += [seconds(outcome["value_s"]) for outcome in one["objectives"]] + [percent(one["load_factor"])]
         rows.append(cells)
     return table(head, rows, left=(1,))
 

@@ -120,7 +120,8 @@ def capacity(curve: Sequence[CurvePoint]) -> Figure:
         )
     load = [point.load_factor for point in curve]
     grey = {"color": "#555555", "dash": "dot"}
-    data.append({"type": "scatter", "mode": "lines", "name": "load factor", "x": x, "y": load, "line": grey})
+    if any(share is not None for share in load):
+        data.append({"type": "scatter", "mode": "lines", "name": "load factor", "x": x, "y": load, "line": grey})
     limit = {
         "type": "line",
         "xref": "paper",

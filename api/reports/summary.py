@@ -70,7 +70,7 @@ def _replay_row(report: ReplayReport) -> Row:
 def _cost(cost: Cost) -> Row:
     row: Row = {key: getattr(cost, key) for key in _COST}
     row |= {f"price_{key}": getattr(cost.price, key) if cost.price else None for key in _PRICE}
-    return row | {"price_reason": cost.price_reason}
+    return row | {"price_reason": cost.price_reason, "per_token_reason": cost.per_token_reason}
 
 
 def _operating(run: Operating) -> Row:

@@ -90,21 +90,33 @@ class Pricing:
         return -(-replicas // groups)
 
 
-def cost_of(pricing: Pricing, replicas: int, *, prompt_tokens: int, output_tokens: int, span_s: float) -> Cost:
+def cost_of(
+    pricing: Pricing, replicas: int, *, prompt_tokens: int, output_tokens: int, span_s: float, saturated: bool = False
+) -> Cost:
     """Cost of a deployment under a workload that brings these tokens in ``span_s`` seconds.
 
     Cost per token divides what is paid by what is *served*, so that idle capacity shows: ``usd_per_hour / (tokens an
-    hour) * 1e6``. ``None`` per token where the workload has no duration or no tokens.
+    hour) * 1e6``. ``None`` per token, with a reason, where these are no tokens an hour: no duration, no tokens, or a
+    ``saturated`` deployment, which does not serve them in ``span_s``.
     """
     price = pricing.price(replicas)
     if price is None:
         return Cost(price_reason=pricing.reason())
     usd = _total(price.instances, price.usd_per_instance_hour)
+    reason = None
+    if saturated:
+        reason = "no cost per token: the deployment cannot keep up, so it does not serve these tokens in the time they come"
+    elif span_s <= 0:
+        reason = "no cost per token: all requests come at one instant, so there are no tokens an hour"
+    elif output_tokens <= 0:
+        reason = "no cost per token: no tokens are served"
+    hours = None if reason else span_s / 3600.0
     return Cost(
         usd_per_hour=usd,
         usd_per_month=round(usd * HOURS_PER_MONTH, 6),
-        usd_per_1m_output_tokens=_per_million(usd, output_tokens, span_s),
-        usd_per_1m_tokens=_per_million(usd, prompt_tokens + output_tokens, span_s),
+        usd_per_1m_output_tokens=_per_million(usd, output_tokens, hours),
+        usd_per_1m_tokens=_per_million(usd, prompt_tokens + output_tokens, hours),
+        per_token_reason=reason,
         price=price,
     )
 
@@ -114,10 +126,8 @@ def _total(instances: int, usd_per_instance_hour: float) -> float:
     return round(instances * usd_per_instance_hour, 6)
 
 
-def _per_million(usd_per_hour: float, tokens: int, span_s: float) -> float | None:
-    if tokens <= 0 or span_s <= 0:
-        return None
-    return round(usd_per_hour * span_s / 3600.0 / tokens * 1e6, 6)
+def _per_million(usd_per_hour: float, tokens: int, hours: float | None) -> float | None:
+    return None if hours is None else round(usd_per_hour * hours / tokens * 1e6, 6)
 
 
 def _own_price(usd_per_gpu_hour: float, gpus: int) -> PriceUsed:

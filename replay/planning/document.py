@@ -64,12 +64,14 @@ class CurvePoint(Part):
 
     replicas: int = Field(ge=1)
     gpus: int = Field(ge=1)
-    load_factor: float
+    load_factor: float | None
+    """``None``: no offered rate (all requests at one instant), so nothing can saturate."""
     saturated: bool
     passed: bool
     objectives: tuple[ObjectiveOutcome, ...]
     preemptions: int = 0
     rejected: dict[str, int] = Field(default_factory=dict)
+    prefix_hit_rate: float | None = None
     usd_per_hour: float | None = None
 
 
@@ -86,6 +88,7 @@ class MemoryBreakdown(Part):
     parts: tuple[MemoryPart, ...]
     total_gib: float
     kv_blocks: int
+    """Blocks that the replay gave to requests."""
     kv_tokens: int
     """Tokens that one replica's KV cache holds."""
     kv_bytes_per_token: float | None = None
@@ -128,8 +131,8 @@ class Operating(Part):
 
     metrics: Metrics
     objectives: tuple[ObjectiveOutcome, ...]
-    load_factor: float
-    """Offered load over capacity."""
+    load_factor: float | None
+    """Offered load over capacity; ``None``: no offered rate (all requests at one instant)."""
     headroom: float | None
     """Load that still fits before the capacity limit: ``1 / load_factor - 1``. Latency limits bind earlier."""
     offered_rps: float | None
@@ -183,6 +186,8 @@ class Cost(Part):
     usd_per_1m_output_tokens: float | None = None
     usd_per_1m_tokens: float | None = None
     """Per million prompt and output tokens together."""
+    per_token_reason: str | None = None
+    """Why a priced deployment has no cost per token."""
     price: PriceUsed | None = None
     price_reason: str | None = None
 
@@ -198,7 +203,7 @@ class Evidence(Part):
     monotone: bool
     """``False``: among the replayed counts a larger one failed where a smaller one passed."""
     lower_bound_replicas: int
-    """Replicas below which the offered work exceeds capacity."""
+    """Replicas below which the offered work exceeds capacity; under prefix caching as far as replays showed it."""
     replays: int
     sentence: str
 
@@ -292,8 +297,9 @@ class WorkloadSummary(Part):
     mean_rps: float | None
     peak_rps_1s: float | None
     peak_rps_1min: float | None
+    """Most requests in any window of that length, over the length; ``None`` where the workload is shorter."""
     burstiness: float | None
-    """Index of dispersion of requests per second: variance / mean; 1 for Poisson arrivals."""
+    """Index of dispersion of requests per whole second: variance / mean; 1 for Poisson arrivals; ``None`` under 10 s."""
     prompt_tokens: int
     output_tokens: int
     prompt_length: LengthStats | None

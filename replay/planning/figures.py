@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from replay.hardware.weights import GIB
 from replay.planning.document import (
     CurvePoint,
     EngineInfo,
@@ -32,10 +33,10 @@ from replay.workload import Int64Array, Workload
 
 if TYPE_CHECKING:
     from replay.deployment import Deployment
-    from replay.hardware.memory import MemoryPlan
 
 _BIN_WIDTHS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400)
 _MOST_BINS = 240
+_LEAST_BINS = 10
 _PS = 1e12
 
 
@@ -76,12 +77,13 @@ def curve_point(
     return CurvePoint(
         replicas=result.replicas,
         gpus=result.replicas * tp,
-        load_factor=figure(result.load_factor),
+        load_factor=optional_figure(result.load_factor),
         saturated=result.saturated,
         passed=served and not result.saturated and all(row.met for row in outcomes),
         objectives=outcomes,
         preemptions=result.preemptions,
         rejected=rejections(result),
+        prefix_hit_rate=optional_figure(result.prefix_hit_rate),
         usd_per_hour=usd_per_hour,
     )
 
@@ -103,8 +105,8 @@ def operating(result: ReplayResult, workload: Workload, objectives: Sequence[Obj
             queue_s=_stats(result.distribution("queue")),
         ),
         objectives=objective_outcomes(result, objectives),
-        load_factor=figure(result.load_factor),
-        headroom=figure(1.0 / result.load_factor - 1.0) if result.load_factor > 0 else None,
+        load_factor=optional_figure(result.load_factor),
+        headroom=figure(1.0 / result.load_factor - 1.0) if result.load_factor else None,
         offered_rps=figure(workload.n / workload.span_s) if workload.span_s > 0 else None,
         sustainable_rps=figure(result.sustainable_rps),
         saturated=result.saturated,
@@ -112,7 +114,7 @@ def operating(result: ReplayResult, workload: Workload, objectives: Sequence[Obj
         finished=result.finished,
         rejected=rejections(result),
         preemptions=result.preemptions,
-        prefix_hit_rate=None if result.prefix_hit_rate is None else figure(result.prefix_hit_rate),
+        prefix_hit_rate=optional_figure(result.prefix_hit_rate),
         kv_usage_mean=figure(result.kv_usage_mean),
         kv_usage_max=figure(result.kv_usage_max),
         batch_mean=figure(result.batch_mean),
@@ -148,25 +150,47 @@ def _stats(distribution: Distribution) -> MetricStats:
     )
 
 
-def memory_breakdown(memory: MemoryPlan) -> MemoryBreakdown:
-    """The memory stack of one GPU."""
+def memory_breakdown(deployment: Deployment) -> MemoryBreakdown:
+    """The memory stack of one GPU, with the KV blocks that are replayed: ``num_gpu_blocks_override`` beats the sizing."""
+    memory, blocks, notes = deployment.memory, deployment.usable_blocks, []
+    override, layout = deployment.engine.num_gpu_blocks_override, deployment.memory.layout
+    kv_tokens, kv_gib, unused_gib, concurrency = (
+        memory.kv_tokens, memory.kv_gib, memory.unused_gib, memory.max_concurrency
+    )  # fmt: skip
+    if override is not None:
+        kv_gib = override * layout.block_bytes / GIB
+        unused_gib += memory.kv_gib - kv_gib
+        concurrency = override / memory.blocks_for(deployment.engine.max_model_len)
+        notes.append(
+            f"num_gpu_blocks_override {override} is replayed; by its memory the GPU would hold {memory.kv_blocks} blocks"
+        )
+        if unused_gib < 0:
+            kv_gib, unused_gib = memory.kv_gib, memory.unused_gib
+            notes.append("this override is more than the GPU's memory holds: the engine would run out of memory")
+    if override is not None or layout.group_count > 1:
+        kv_tokens = blocks * deployment.block_size
+    if override is None and layout.group_count > 1:
+        notes.append(
+            f"{blocks} blocks of whole-context capacity are replayed; the engine counts {memory.kv_blocks} blocks over "
+            f"{layout.group_count} groups of layers and prints {memory.kv_tokens} tokens"
+        )
     parts = (
         ("weights", memory.weights_gib),
         ("activations", memory.activation_gib),
         ("CUDA graphs", memory.cuda_graph_gib),
         ("runtime outside the framework", memory.non_torch_gib),
-        ("KV cache", memory.kv_gib),
-        ("left unused", memory.unused_gib),
+        ("KV cache", kv_gib),
+        ("left unused", unused_gib),
     )
     return MemoryBreakdown(
         parts=tuple(MemoryPart(name=name, gib=figure(gib)) for name, gib in parts),
         total_gib=figure(memory.total_gib),
-        kv_blocks=memory.kv_blocks,
-        kv_tokens=memory.kv_tokens,
+        kv_blocks=blocks,
+        kv_tokens=kv_tokens,
         kv_bytes_per_token=figure(memory.kv_bytes_per_token),
-        block_size=memory.block_size,
-        max_concurrency=figure(memory.max_concurrency),
-        notes=memory.notes,
+        block_size=deployment.block_size,
+        max_concurrency=figure(concurrency),
+        notes=(*memory.notes, *notes),
     )
 
 
@@ -195,15 +219,14 @@ def step_time_info(deployment: Deployment) -> StepTimeInfo:
 
 def summarise_workload(workload: Workload) -> WorkloadSummary:
     """Rates, lengths and the load over time of a workload."""
-    second = _counts(workload, 1.0)
     span = workload.span_s
     return WorkloadSummary(
         requests=workload.n,
         span_s=figure(span),
         mean_rps=figure(workload.n / span) if span > 0 else None,
-        peak_rps_1s=float(second.max()) if workload.n else None,
-        peak_rps_1min=figure(int(_counts(workload, 60.0).max()) / 60.0) if workload.n else None,
-        burstiness=figure(float(second.var() / second.mean())) if workload.n and len(second) > 1 else None,
+        peak_rps_1s=_peak_rps(workload, 1),
+        peak_rps_1min=_peak_rps(workload, 60),
+        burstiness=_burstiness(workload),
         prompt_tokens=int(workload.prompt_tokens.sum()),
         output_tokens=int(workload.output_tokens.sum()),
         prompt_length=_lengths(workload.prompt_tokens),
@@ -220,9 +243,22 @@ def _bins(workload: Workload, width_s: float) -> tuple[Int64Array, int]:
     return index, max(last + 1, int(np.ceil(workload.span_s / width_s)), 1)
 
 
-def _counts(workload: Workload, width_s: float) -> Int64Array:
-    index, bins = _bins(workload, width_s)
-    return np.bincount(index, minlength=bins).astype(np.int64)
+def _peak_rps(workload: Workload, width_s: int) -> float | None:
+    """Most arrivals in any window [t, t + width), over the width: windows that begin at an arrival are enough. ``None``
+    where the workload is shorter."""
+    if workload.n == 0 or workload.span_s < width_s:
+        return None
+    ends = np.searchsorted(workload.arrival_ps, workload.arrival_ps + width_s * 10**12, side="left")
+    return figure(int((ends - np.arange(workload.n)).max()) / width_s)
+
+
+def _burstiness(workload: Workload) -> float | None:
+    """Variance over mean of the counts in whole seconds from the start; ``None`` under ten of them."""
+    seconds = int(workload.span_s)
+    if seconds < _LEAST_BINS:
+        return None
+    counts = np.bincount(workload.arrival_ps // 10**12, minlength=seconds)[:seconds]
+    return figure(float(counts.var() / counts.mean())) if counts.any() else None
 
 
 def _lengths(tokens: Int64Array) -> LengthStats | None:

@@ -1,4 +1,4 @@
-"""The best latency any replica count can give: each request alone on an idle replica.
+"""The best latency any replica count can give: each request alone on an idle replica, its prefix cached if at all.
 
 A lower bound from the step-time record, since a request's chunks and decodes cannot be shorter in company (tables of
 attention are left out of the prefill, which keeps it a bound). An objective under this bound needs no replay to fail.
@@ -21,6 +21,11 @@ Float64Array = npt.NDArray[np.float64]
 _PS = 1e12
 
 
+def caches_prefixes(workload: Workload, deployment: Deployment) -> bool:
+    """Whether prefix caching acts: the engine has it on and the workload says which prefixes are shared."""
+    return workload.prefix is not None and deployment.engine.enable_prefix_caching
+
+
 def idle_value_s(objective: Objective, workload: Workload, deployment: Deployment) -> float:
     """What ``objective`` gates, with every request alone, in seconds: TTFT or E2E from arrival; 0 for other metrics."""
     if workload.n == 0 or objective.metric not in ("ttft", "e2e"):
@@ -28,7 +33,7 @@ def idle_value_s(objective: Objective, workload: Workload, deployment: Deploymen
     record = deployment.step_time
     prompt, output = workload.prompt_tokens, workload.output_tokens
     cached = np.zeros_like(prompt)
-    if workload.prefix is not None and deployment.engine.enable_prefix_caching:
+    if workload.prefix is not None and caches_prefixes(workload, deployment):
         cached = np.minimum(workload.prefix.reusable_tokens, prompt - 1)  # the best that any cache can do
     new = prompt - cached
     chunk = min(deployment.engine.max_num_batched_tokens, len(record.rest_ps) - 1)

@@ -53,8 +53,12 @@ PLAN_METHOD = (
 LIMITS = (
     "Network time between client and server, other tenants, failures, start-up and roll-out of replicas are not "
     "included.",
-    "Prompts are computed in full: hits in a prefix cache would lower TTFT and load.",
     "Prices are those of the named source at the named date, not a quote.",
+)
+UNCACHED_LIMIT = "Prompts are computed in full: hits in a prefix cache would lower TTFT and load."
+CACHED_LIMIT = (
+    "Prefix-cache hits are those of the prefixes that the trace names; what the cache held before the trace began is "
+    "not known, so it starts empty."
 )
 ANALYTIC_LIMIT = (
     "Step times are estimates from data sheets, not measurements: a step time that is x % longer raises the load "
@@ -99,7 +103,7 @@ def build_plan_report(
             kernel_version,
         ),
         method=METHOD + PLAN_METHOD,
-        limits=_limits(calibrations),
+        limits=_limits(calibrations, cached=_prefixes_were_cached(ordered)),
         warnings=_warnings(workload, ingest, calibrations) + _price_warnings(recommendations),
         objectives=tuple(objective_text(objective) for objective in spec.objectives),
         constraints={
@@ -144,7 +148,7 @@ def build_replay_report(
             replay, (calibration,), engine, spec.deployment.engine.preset, spec.seed, kernel_version
         ),
         method=METHOD,
-        limits=_limits((calibration,)),
+        limits=_limits((calibration,), cached=figures.prefix_hit_rate is not None),
         warnings=_warnings(summary, ingest, (calibration,)),
         gpu=replay.gpu.key,
         tp=tp,
@@ -157,8 +161,9 @@ def build_replay_report(
             prompt_tokens=result.prompt_tokens,
             output_tokens=result.output_tokens,
             span_s=workload.span_s,
+            saturated=result.saturated,
         ),
-        memory=memory_breakdown(deployment.memory),
+        memory=memory_breakdown(deployment),
         engine=engine,
         step_time=step_time,
     )
@@ -189,7 +194,7 @@ def _plan_verdict(
         if len(recommendations) == 1
         else f"the cheapest of {len(recommendations)} feasible candidates"
     )
-    limit = f"; its capacity is {1 / best.load_factor:.1f} times this load" if best.load_factor > 0 else ""
+    limit = f"; its capacity is {1 / best.load_factor:.1f} times this load" if best.load_factor else ""
     return Verdict(
         status="recommended",
         sentence=f"{what} {meets} {objectives} at {best.usd_per_hour:.2f} USD per hour, {among}{limit}.",
@@ -199,10 +204,11 @@ def _plan_verdict(
 def _replay_verdict(figures: Operating, deployment: Deployment) -> Verdict:
     gpu, tp, replicas = deployment.gpu.key, deployment.spec.tp, deployment.replicas
     what = deployment_text(gpu, tp, replicas)
-    if figures.saturated:
+    load = figures.load_factor
+    if figures.saturated and load is not None:
         return Verdict(
             status="saturated",
-            sentence=f"{what}: cannot keep up: the load is {figures.load_factor:.2f} times the capacity of "
+            sentence=f"{what}: cannot keep up: the load is {load:.2f} times the capacity of "
             f"{figures.sustainable_rps:.3g} requests per second; the latencies are no operating point.",
         )
     if figures.rejected:
@@ -212,10 +218,8 @@ def _replay_verdict(figures: Operating, deployment: Deployment) -> Verdict:
     ttft, itl = figures.metrics.ttft_s.p99, figures.metrics.itl_s.p99
     tail = f"; TTFT p99 {quantity(ttft)}" if ttft is not None else ""
     tail += f", ITL p99 {quantity(itl)}" if itl is not None else ""
-    return Verdict(
-        status="served",
-        sentence=f"{what}: all {figures.requests} requests served at {figures.load_factor:.0%} of capacity{tail}.",
-    )
+    share = f" at {load:.0%} of capacity" if load is not None else ", all at once: no rate to set against capacity"
+    return Verdict(status="served", sentence=f"{what}: all {figures.requests} requests served{share}{tail}.")
 
 
 def _workload_info(
@@ -259,9 +263,15 @@ def _provenance(
     )
 
 
-def _limits(calibrations: tuple[CalibrationRef, ...]) -> tuple[str, ...]:
+def _prefixes_were_cached(results: Sequence[CandidateResult]) -> bool:
+    answers = [result.recommendation or result.infeasible for result in results]
+    return any(point.prefix_hit_rate is not None for answer in answers if answer for point in answer.curve)
+
+
+def _limits(calibrations: tuple[CalibrationRef, ...], *, cached: bool) -> tuple[str, ...]:
+    limits = (*LIMITS, CACHED_LIMIT if cached else UNCACHED_LIMIT)
     analytic = any(calibration.provenance == "analytic" for calibration in calibrations)
-    return (*LIMITS, ANALYTIC_LIMIT) if analytic else LIMITS
+    return (*limits, ANALYTIC_LIMIT) if analytic else limits
 
 
 def _warnings(

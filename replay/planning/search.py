@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from replay.errors import SpecError
 from replay.hardware.entries import GpuType, ModelSpec
 from replay.planning.cost import Pricing, cost_of
-from replay.planning.document import CandidateResult, CurvePoint, Evidence, Infeasible, Recommendation
+from replay.planning.document import CandidateResult, CurvePoint, Evidence, Infeasible, Operating, Recommendation
 from replay.planning.figures import curve_point, engine_info, memory_breakdown, operating, step_time_info
-from replay.planning.idle import idle_value_s
+from replay.planning.idle import caches_prefixes, idle_value_s
 from replay.planning.resolve import Candidate, ResolvedPlan
 from replay.planning.wording import quantity, rejected_sentence, unmet_sentence
 from replay.results import ReplayResult
@@ -35,6 +35,11 @@ HOST_GPUS = 8
 """GPUs that share a host's PCIe: the largest tensor-parallel group without a fast interconnect."""
 _STALLED = 0.005
 """Growth of the replica count by half or more that improves the worst objective by less than this share has stalled."""
+
+_STALLS = 2
+"""Stalls in a row that end the search: a single one may be a hole."""
+_BELOW_CAP = 8
+"""Counts below a failing cap that are replayed before the cap is blamed."""
 
 
 class _NoAnswer(Exception):  # noqa: N818 - a control-flow signal inside this module, never an error
@@ -86,12 +91,9 @@ def _deployment(plan: ResolvedPlan, candidate: Candidate, resolve_deployment: Re
         )
         raise _NoAnswer("parallelism.scale_up", reason)
     try:
-        deployment = resolve_deployment(plan.deployment(candidate), plan.model, gpu)
+        return resolve_deployment(plan.deployment(candidate), plan.model, gpu)
     except SpecError as error:
         raise _NoAnswer(error.code, error.detail) from error
-    if not deployment.memory.fits:
-        raise _NoAnswer("memory", deployment.memory.reason or "the model does not fit into the GPU's memory")
-    return deployment
 
 
 @dataclass
@@ -104,21 +106,22 @@ class _Search:
     checkpoint: Checkpoint
     deployment: Deployment | None = None
     points: dict[int, CurvePoint] = field(default_factory=dict)
-    results: dict[int, ReplayResult] = field(default_factory=dict)
-    """Only the newest passing and the single replica are kept: a result holds per-request arrays."""
-    monotone: bool = True
+    passing: dict[int, Operating] = field(default_factory=dict)
+    """Figures of the counts that pass; the results themselves hold per-request arrays and are not kept."""
     cap: int = MAX_REPLICAS
-    cap_code: str = "slo.unreachable"
-    cap_reason: str = ""
+    cap_code: str = "limit.replicas"
+    cap_name: str = ""
 
     def check_caps(self) -> None:
         """Turns the budgets into a largest replica count."""
         spec, tp = self.plan.spec, self.candidate.tp
         self.cap = min(MAX_REPLICAS, self.workload.n)
-        self.cap_reason = f"at {self.cap} replicas"
+        self.cap_name = f"one replica for each of the {self.workload.n} requests"
+        if self.cap == MAX_REPLICAS:
+            self.cap_name = f"the {MAX_REPLICAS} replicas that are tried at most"
         if spec.max_gpus is not None and spec.max_gpus // tp < self.cap:
             self.cap, self.cap_code = spec.max_gpus // tp, "budget.max_gpus"
-            self.cap_reason = f"at {self.cap * tp} GPUs, the most under the cap of {spec.max_gpus} GPUs,"
+            self.cap_name = f"the cap of {spec.max_gpus} GPUs"
             if self.cap == 0:
                 raise _NoAnswer(self.cap_code, f"one replica needs {tp} GPUs, over the cap of {spec.max_gpus} GPUs")
         if spec.max_usd_per_hour is None:
@@ -134,7 +137,7 @@ class _Search:
             )
         if affordable < self.cap:
             self.cap, self.cap_code = affordable, "budget.max_usd_per_hour"
-            self.cap_reason = f"at {affordable * tp} GPUs, the most under the cap of {limit},"
+            self.cap_name = f"the cap of {limit}"
 
     def answer(self) -> CandidateResult:
         """Runs the search."""
@@ -163,7 +166,7 @@ class _Search:
         )
         self.points[replicas] = point
         if point.passed:
-            self.results[replicas] = result
+            self.passing[replicas] = operating(result, self.workload, self.plan.spec.objectives)
         return point
 
     def _resolved(self) -> Deployment:
@@ -188,7 +191,8 @@ class _Search:
                 )
 
     def _smallest_passing(self, first: CurvePoint) -> int:
-        """The smallest passing count whose predecessor fails and whose successor, within the cap, passes too."""
+        """The smallest passing count whose predecessor fails and whose successor, within the cap, passes too; where no
+        such count is found, the smallest that passes."""
         failing, passing = (0, 1) if first.passed else self._bracket(1, first)
         while True:
             while passing - failing > 1:
@@ -197,15 +201,18 @@ class _Search:
                     passing = middle
                 else:
                     failing = middle
-            self._forget_results(keep=passing)
             if passing == self.cap or self.point(passing + 1).passed:
                 return passing
-            self.monotone = False
-            failing, passing = self._bracket(passing + 1, first)
+            try:
+                failing, passing = self._bracket(passing + 1, first)
+            except _NoAnswer:
+                return min(self.passing)
 
     def _bracket(self, failing: int, first: CurvePoint) -> tuple[int, int]:
-        """The largest failing and a passing count above ``failing``: first tried where the work fits, then growing."""
-        guess = max(failing + 1, math.ceil(first.load_factor))
+        """A failing and a passing count above ``failing``: first tried where the work fits, then growing. One count that
+        fails may be a hole: neither a cap nor a stall is blamed on it alone."""
+        floor, stalls = failing, 0
+        guess = max(failing + 1, _work_fits_at(first))
         previous: CurvePoint | None = None
         while True:
             guess = min(guess, self.cap)
@@ -214,35 +221,46 @@ class _Search:
             point = self.point(guess)
             if point.passed:
                 return failing, guess
-            failing = guess
             if guess == self.cap:
-                self._give_up(self.cap_code)
-            if previous is not None and _stalled(previous, point):
+                return self._below_cap(floor, point)
+            failing = guess
+            stalls = stalls + 1 if previous is not None and _stalled(previous, point) else 0
+            if stalls == _STALLS:
                 self._give_up("slo.unreachable")
-            if previous is None or point.replicas >= 1.5 * previous.replicas:
+            if previous is None or (not stalls and point.replicas >= 1.5 * previous.replicas):
                 previous = point
             guess = max(guess + 1, math.ceil(guess * (1.25 if len(self.points) < 4 else 2.0)))
 
+    def _below_cap(self, floor: int, at_cap: CurvePoint) -> tuple[int, int]:
+        """As ``_bracket``, where the cap itself fails: some counts below it that were skipped are replayed first."""
+        skipped = [count for count in range(self.cap - 1, floor, -1) if count not in self.points]
+        for count in [] if at_cap.saturated else skipped[:_BELOW_CAP]:
+            if self.point(count).passed:
+                return max(n for n, point in self.points.items() if n < count and not point.passed), count
+        self._give_up(self.cap_code)
+
     def _next_probe(self, failing: int, passing: int, first: CurvePoint) -> int:
         """Near the count where the work just fits the answer is often that count itself: try its predecessor first."""
-        if passing == math.ceil(first.load_factor):
+        if passing == _work_fits_at(first):
             return passing - 1
         return (failing + passing) // 2
 
-    def _give_up(self, code: str) -> None:
-        best = self.points[max(self.points)]
-        where = self.cap_reason if best.replicas == self.cap else f"at {best.replicas} replicas"
-        reason = f"{where} {unmet_sentence(best)}"
+    def _give_up(self, code: str) -> NoReturn:
+        best = self._best()
+        where = f"{best.replicas} replica{'' if best.replicas == 1 else 's'} ({best.gpus} GPUs)"
+        reached = "the most within" if best.replicas == self.cap else "the best within"
+        reason = f"at {where}, {reached} {self.cap_name}, {unmet_sentence(best)}"
         if code == "slo.unreachable":
-            reason += "; more replicas do not help"
+            reason = f"at {where} {unmet_sentence(best)}; more replicas do not help"
         raise _NoAnswer(code, reason)
 
-    def _forget_results(self, keep: int) -> None:
-        self.results = {replicas: result for replicas, result in self.results.items() if replicas == keep}
+    def _best(self) -> CurvePoint:
+        """The replayed count that comes nearest to passing: not saturated, then by its worst objective."""
+        return min(self.points.values(), key=lambda point: (*_distance(point), point.replicas))
 
     def _recommendation(self, replicas: int, first: CurvePoint) -> CandidateResult:
         deployment, workload = self._resolved().with_replicas(replicas), self.workload
-        figures = operating(self.results[replicas], workload, self.plan.spec.objectives)
+        figures = self.passing[replicas]
         cost = cost_of(
             self.pricing,
             replicas,
@@ -257,7 +275,7 @@ class _Search:
             tp=self.candidate.tp,
             replicas=replicas,
             gpus=replicas * self.candidate.tp,
-            memory=memory_breakdown(deployment.memory),
+            memory=memory_breakdown(deployment),
             engine=engine_info(deployment),
             step_time=step_time_info(deployment),
             curve=self._curve(),
@@ -278,19 +296,33 @@ class _Search:
             sentence = "One replica meets every objective."
         else:
             sentence = f"{replicas} replicas meet every objective; with {fails.replicas}, {unmet_sentence(fails)}."
-        if not self.monotone:
+        one_more = self.points.get(replicas + 1)
+        failed = [point.replicas for point in self._curve() if not point.passed and point.replicas > min(self.passing)]
+        if one_more is not None and not one_more.passed:
+            sentence += (
+                f" With {one_more.replicas}, {unmet_sentence(one_more)}, and no count above was found whose successor "
+                "passes too: a larger count may fail where this one passes."
+            )
+        elif failed:
             sentence += (
                 " Among the replayed counts a larger one failed where a smaller one passed: the answer lies above it."
             )
         return Evidence(
             passes=passes,
             fails=fails,
-            one_more=self.points.get(replicas + 1),
-            monotone=self.monotone,
-            lower_bound_replicas=max(1, math.ceil(first.load_factor)),
+            one_more=one_more,
+            monotone=not failed,
+            lower_bound_replicas=self._lower_bound(first),
             replays=len(self.points),
             sentence=sentence,
         )
+
+    def _lower_bound(self, first: CurvePoint) -> int:
+        """Replicas below which the work exceeds capacity. Capacity grows as the replicas do, unless each has a prefix
+        cache of its own: then only replayed counts say it."""
+        if not caches_prefixes(self.workload, self._resolved()):
+            return _work_fits_at(first)
+        return 1 + max((point.replicas for point in self.points.values() if point.saturated), default=0)
 
     def _curve(self) -> tuple[CurvePoint, ...]:
         return tuple(self.points[replicas] for replicas in sorted(self.points))
@@ -303,9 +335,9 @@ class _Search:
             tp=self.candidate.tp,
             code=why.code,
             reason=why.reason,
-            best=self.points[max(self.points)] if self.points else None,
+            best=self._best() if self.points else None,
             curve=self._curve(),
-            memory=memory_breakdown(deployment.memory) if deployment is not None else None,
+            memory=memory_breakdown(deployment) if deployment is not None else None,
         )
         return CandidateResult(
             gpu=row.gpu,
@@ -325,4 +357,15 @@ def _stalled(before: CurvePoint, now: CurvePoint) -> bool:
 
 
 def _worst(point: CurvePoint) -> float:
-    return max((row.value_s or math.inf) / row.threshold_s for row in point.objectives)
+    return max(math.inf if row.value_s is None else row.value_s / row.threshold_s for row in point.objectives)
+
+
+def _distance(point: CurvePoint) -> tuple[bool, float]:
+    """How far a count is from passing. Latencies of a saturated one say nothing: its load does."""
+    load = point.load_factor
+    return point.saturated, load if point.saturated and load is not None else _worst(point)
+
+
+def _work_fits_at(first: CurvePoint) -> int:
+    """Replicas that hold the work by the load of one alone; 1 where nothing is offered at a rate."""
+    return 1 if first.load_factor is None else max(1, math.ceil(first.load_factor))

@@ -40,7 +40,7 @@ def rejected_sentence(rejected: Mapping[str, int], requests: int, max_model_len:
 
 def unmet_sentence(point: CurvePoint) -> str:
     """Why a replayed count fails."""
-    if point.saturated:
+    if point.saturated and point.load_factor is not None:
         return f"the load is {point.load_factor:.2f} times the capacity (saturated)"
     missed = [
         f"{row.name} is {quantity(row.value_s)} against {quantity(row.threshold_s)}"

@@ -1,5 +1,7 @@
+import dataclasses
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +15,7 @@ from replay.planning.resolve import ResolvedPlan
 from replay.planning.search import evaluate_candidate, largest_tensor_parallel
 from replay.results import ReplayResult
 from replay.specs import parse_objective
-from replay.workload import Workload
+from replay.workload import PrefixBlocks, Workload
 
 THRESHOLD_S = 2.0
 
@@ -97,6 +99,109 @@ def test_a_hole_above_the_answer_moves_the_answer_above_it_and_says_so() -> None
     assert "larger one failed" in found.evidence.sentence
     lone = feasible(evaluate(make_plan(), LawSimulate(0.2, broken=frozenset({2}))))
     assert lone.replicas == 3
+
+
+@pytest.mark.parametrize(("cap", "replicas"), [(6, 6), (7, 6), (8, 8), (9, 8), (20, 8)])
+def test_a_larger_budget_never_turns_feasible_into_infeasible(cap: int, replicas: int) -> None:
+    found = feasible(evaluate(make_plan(max_gpus=cap), LawSimulate(4.0, broken=frozenset({7}))))
+    assert found.replicas == replicas
+    assert found.evidence.monotone == (cap != 7)
+    if cap == 7:
+        assert "With 7, ttft_p99 is 900 s" in found.evidence.sentence
+
+
+def test_a_larger_count_that_passed_before_the_hole_is_found_again() -> None:
+    found = feasible(evaluate(make_plan(), LawSimulate(7.0, broken=frozenset({11}))))
+    assert found.replicas == 12
+    assert found.metrics.ttft_s.p99 == pytest.approx(BASE_TTFT_S / (1 - 7.0 / 12))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.floats(0.1, 30.0), st.frozensets(st.integers(1, 40), max_size=12), st.integers(1, 60))
+def test_holes_never_break_the_search(single_load: float, broken: frozenset[int], cap: int) -> None:
+    simulate = LawSimulate(single_load, broken)
+    result = evaluate(make_plan(max_gpus=cap), simulate)
+    assert max(simulate.asked) <= cap
+    assert len(simulate.asked) == len(set(simulate.asked)), "no count is replayed twice"
+    if result.recommendation is None:
+        assert not any(point.passed for point in infeasible(result).curve)
+        return
+    found = result.recommendation
+    assert found.evidence.passes.passed
+    assert found.evidence.fails is None or not found.evidence.fails.passed
+    assert found.metrics.ttft_s.p99 == pytest.approx(BASE_TTFT_S / (1 - single_load / found.replicas))
+
+
+def test_the_best_that_was_reached_is_shown_not_the_last() -> None:
+    law = LawSimulate(5.0, broken=frozenset({8}), law=lambda load: 3.0)
+    row = infeasible(evaluate(make_plan(max_gpus=8), law))
+    assert row.best is not None
+    assert row.best.objectives[0].value_s == 3.0
+    assert row.code == "budget.max_gpus"
+    assert row.reason == "at 6 replicas (6 GPUs), the best within the cap of 8 GPUs, ttft_p99 is 3 s against 2 s"
+
+
+def test_one_hole_is_no_stall() -> None:
+    law = LawSimulate(12.0, broken=frozenset({38}), law=lambda load: 1.2 / (1.0 - min(load, 0.99)))
+    found = feasible(evaluate(make_plan(), law))
+    assert found.replicas == 39
+
+
+def test_a_count_that_is_merely_saturated_is_not_said_to_be_out_of_reach() -> None:
+    row = infeasible(evaluate(make_plan(), LawSimulate(500.0), make_workload(100)))
+    assert row.code == "limit.replicas"
+    assert "one replica for each of the 100 requests" in row.reason
+    assert "5.00 times the capacity" in row.reason
+    assert "do not help" not in row.reason
+
+
+def test_a_queue_of_nothing_is_no_distance() -> None:
+    def no_queue(workload: Workload, deployment: Deployment) -> ReplayResult:
+        result = make_result(workload, deployment.replicas, load_factor=0.5, ttft_s=3.0)
+        object.__setattr__(result, "queue_s", result.queue_s * 0.0)
+        return result
+
+    plan = make_plan(objectives=(parse_objective("queue_p99=1s"), parse_objective("ttft_p99=2s")))
+    result = evaluate_candidate(
+        make_workload(1000), plan, plan.candidates()[0], resolve_deployment, no_queue, lambda progress: None
+    )
+    assert infeasible(result).code == "slo.unreachable"
+    assert "more replicas do not help" in infeasible(result).reason
+
+
+def test_without_an_offered_rate_the_objectives_alone_decide() -> None:
+    def burst(workload: Workload, deployment: Deployment) -> ReplayResult:
+        return make_result(workload, deployment.replicas, load_factor=None, ttft_s=10.0 / deployment.replicas)
+
+    plan = make_plan()
+    found = feasible(
+        evaluate_candidate(
+            make_workload(1000), plan, plan.candidates()[0], resolve_deployment, burst, lambda progress: None
+        )
+    )
+    assert found.replicas == 5
+    assert found.load_factor is None
+    assert found.headroom is None
+    assert found.evidence.lower_bound_replicas == 1
+    assert all(point.load_factor is None and not point.saturated for point in found.curve)
+
+
+def test_with_prefix_caching_only_replays_say_where_the_work_fits() -> None:
+    workload = make_workload(1000)
+    ids = np.arange(1000, dtype=np.int64)
+    prefix = PrefixBlocks(np.arange(1001, dtype=np.int64), ids, 16)
+    shared = dataclasses.replace(workload, prefix=prefix)
+    plan = make_plan(engine={"preset": "vllm-0.33", "overrides": {"enable_prefix_caching": True}})
+
+    def caches(workload: Workload, deployment: Deployment) -> ReplayResult:
+        load = 9.0 if deployment.replicas == 1 else 2.5 / deployment.replicas
+        return make_result(workload, deployment.replicas, load_factor=load, ttft_s=0.1, prefix_hit_rate=0.5)
+
+    result = evaluate_candidate(shared, plan, plan.candidates()[0], resolve_deployment, caches, lambda progress: None)
+    found = feasible(result)
+    assert found.replicas == 3
+    assert found.evidence.lower_bound_replicas == 3
+    assert found.curve[0].prefix_hit_rate == 0.5
 
 
 def test_gpu_cap_is_hard() -> None:
