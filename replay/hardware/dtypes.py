@@ -12,11 +12,14 @@ _WEIGHT_ALIASES = {
     "fp32": ("float32", "fp32", "float"),
     "fp8": ("fp8", "fp8_e4m3", "fp8-dynamic", "fp8_dynamic", "fp8_channel", "fp8-static", "w8a8-fp8", "fbgemm_fp8"),
     "fp8_block": ("fp8_block", "fp8-block", "fp8_128x128", "fp8_blockwise"),
-    "int8": ("int8", "w8a8", "w8a16", "quantized.w8a8", "quantized.w8a16", "gptq-int8", "8bit"),
+    "int8": ("int8", "w8a8", "quantized.w8a8"),
+    "w8a16": ("w8a16", "quantized.w8a16", "gptq-int8", "8bit", "bnb-8bit"),
     "int4": ("int4", "w4a16", "w4a8", "awq", "gptq", "gptq-int4", "quantized.w4a16", "4bit", "bnb-4bit"),
     "mxfp4": ("mxfp4",),
-    "nvfp4": ("nvfp4", "fp4", "nvfp4a16"),
+    "nvfp4": ("nvfp4", "fp4"),
+    "nvfp4a16": ("nvfp4a16",),
 }
+WEIGHT_FORMATS = tuple(_WEIGHT_ALIASES)
 _WEIGHTS = {alias: name for name, aliases in _WEIGHT_ALIASES.items() for alias in aliases}
 
 KV_BYTES = {"bf16": 2, "fp8": 1, "fp32": 4}
@@ -28,7 +31,8 @@ _KV_ALIASES = {
 
 
 def weight_format(name: str | None, published: str) -> str:
-    """The canonical weight format: ``bf16, fp32, fp8, fp8_block, int8, int4, mxfp4, nvfp4`` (fp16 counts as bf16).
+    """The canonical weight format, one of ``WEIGHT_FORMATS`` (fp16 counts as bf16). Those with ``a16`` in their name,
+    int4 and mxfp4 quantise the weights only: their GEMMs compute at 16 bit.
 
     ``None``, ``auto`` and an empty text mean as published.
 
@@ -70,7 +74,7 @@ def kv_format(name: str | None) -> str:
 def matrix_bytes(rows: int, cols: int, fmt: str) -> tuple[int, ...]:
     """Bytes of each tensor that stores a ``rows x cols`` matrix: the values, then its scales where it has any.
 
-    Per output row a 4-byte scale (fp8, int8); per 128 x 128 block 4 bytes (fp8_block); per 128 inputs an fp16 scale and
+    Per output row a 4-byte scale (fp8, int8, w8a16); per 128 x 128 block 4 bytes (fp8_block); per 128 inputs an fp16 scale and
     a 4-bit zero (int4); per 32 inputs one byte (mxfp4); per 16 inputs one byte (nvfp4).
     """
     n = rows * cols
@@ -78,7 +82,7 @@ def matrix_bytes(rows: int, cols: int, fmt: str) -> tuple[int, ...]:
         return (2 * n,)
     if fmt == "fp32":
         return (4 * n,)
-    if fmt in {"fp8", "int8"}:
+    if fmt in {"fp8", "int8", "w8a16"}:
         return (n, 4 * rows)
     if fmt == "fp8_block":
         return (n, 4 * -(-rows // 128) * -(-cols // 128))

@@ -121,7 +121,8 @@ class Price(Entry):
     """The source states a rate per GPU and no instance: any number of GPUs is priced, in one group or several."""
     region: str
     term: str
-    """on_demand, spot, capacity_block, marketplace_on_demand, ...: as the source names it, marketplaces apart."""
+    """on_demand, spot, marketplace_on_demand, ...: as the source names it, marketplaces apart. ``gpu_adder`` and
+    ``spot_gpu_adder``: a rate of the GPU alone, whose host is billed on top, so no price of a machine."""
     usd_per_instance_hour: float = Field(gt=0)
     date: str
     source: str

@@ -42,6 +42,10 @@ def notes_for(request: MemoryRequest, *, graphs_gib: float, graphs_inside: bool,
     """Remarks on the figures. ``outside_gib``: what the budget leaves free, where graphs of older releases must fit."""
     engine, model, gpu = request.engine, request.model, request.gpu
     notes: list[str] = []
+    if gpu.vendor.upper() != "NVIDIA":
+        notes.append(
+            f"the memory model was not checked on {gpu.vendor}: overheads and activations are those of NVIDIA builds"
+        )
     if gpu.max_scaleup_gpus < request.tp:
         notes.append(
             f"{gpu.key} links {gpu.max_scaleup_gpus} GPU(s) by its fast interconnect; "

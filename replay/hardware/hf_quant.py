@@ -26,8 +26,7 @@ def published_format(config: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     """
     quantisation = find_section(config, "quantization_config") or find_section(config, "compression_config")
     if not quantisation:
-        dtype = str(config.get("torch_dtype") or config.get("dtype") or "bfloat16").removeprefix("torch.")
-        return ("fp32" if dtype == "float32" else "bf16"), ()
+        return "bf16", ()  # engines load float32 checkpoints in 16 bit unless told otherwise (vLLM: dtype auto)
     method = str(quantisation.get("quant_method") or "").lower()
     ignored = quantisation.get("ignore") or quantisation.get("modules_to_not_convert") or ()
     return _format(method, quantisation), tuple(_kept(ignored))
@@ -37,11 +36,11 @@ def _format(method: str, quantisation: Mapping[str, Any]) -> str:
     if method in {"fp8", "fbgemm_fp8"}:
         return "fp8_block" if quantisation.get("weight_block_size") else "fp8"
     if method in {"awq", "gptq", "auto-round", "awq_marlin", "gptq_marlin"}:
-        return _by_bits(quantisation.get("bits", 4), floating=False)
+        return _by_bits(quantisation.get("bits", 4), floating=False, weight_only=True)
     if method == "mxfp4":
         return "mxfp4"
     if method == "bitsandbytes":
-        return "int8" if quantisation.get("load_in_8bit") else "int4"
+        return "w8a16" if quantisation.get("load_in_8bit") else "int4"
     if method == "modelopt":
         return "fp8" if "fp8" in str(quantisation.get("quant_algo", "")).lower() else "nvfp4"
     if method == "compressed-tensors":
@@ -53,16 +52,22 @@ def _compressed(quantisation: Mapping[str, Any]) -> str:
     for group in find_section(quantisation, "config_groups").values():
         weights = group.get("weights") if isinstance(group, Mapping) else None
         if isinstance(weights, Mapping):
+            weight_only = not group.get("input_activations")
             if "nvfp4" in str(quantisation.get("format") or group.get("format") or ""):
-                return "nvfp4"
+                return "nvfp4a16" if weight_only else "nvfp4"
             if weights.get("type") == "float" and weights.get("strategy") == "block":
                 return "fp8_block"
-            return _by_bits(weights.get("num_bits"), floating=weights.get("type") == "float")
+            return _by_bits(weights.get("num_bits"), floating=weights.get("type") == "float", weight_only=weight_only)
     raise config_error("quantization_config.config_groups", "has no weights entry", _CURE)
 
 
-def _by_bits(bits: object, *, floating: bool) -> str:
-    formats = {(8, True): "fp8", (8, False): "int8", (4, False): "int4", (4, True): "nvfp4"}
+def _by_bits(bits: object, *, floating: bool, weight_only: bool) -> str:
+    formats = {
+        (8, True): "fp8",
+        (8, False): "w8a16" if weight_only else "int8",
+        (4, False): "int4",
+        (4, True): "nvfp4a16" if weight_only else "nvfp4",
+    }
     if not isinstance(bits, int) or (bits, floating) not in formats:
         raise config_error("quantization_config", f"has weights of {bits!r} bits", _CURE)
     return formats[bits, floating]

@@ -10,15 +10,16 @@ _SIBLING_WORDS = {"instruct", "it", "pt", "chat", "base", "hf", "meta"}
 """Words that distinguish a tuned model from its base, which share an architecture."""
 _QUANTISED = (
     (re.compile(r"[-.](?:quantized[.-])?w8a8(?:[-.].*)?$"), "int8"),
-    (re.compile(r"[-.](?:quantized[.-])?w8a16(?:[-.].*)?$"), "int8"),
+    (re.compile(r"[-.](?:quantized[.-])?w8a16(?:[-.].*)?$"), "w8a16"),
     (re.compile(r"[-.](?:quantized[.-])?w4a(?:16|8)(?:[-.].*)?$"), "int4"),
-    (re.compile(r"-gptq-int8$"), "int8"),
+    (re.compile(r"-gptq-int8$"), "w8a16"),
     (re.compile(r"-(?:awq|gptq)(?:-(?:int4|4bit|marlin))*$"), "int4"),
     (re.compile(r"-(?:unsloth-)?bnb-4bit$|-(?:int4|4bit)(?:-awq|-gptq)?$"), "int4"),
     (re.compile(r"-int8$"), "int8"),
     (re.compile(r"-fp8-block$"), "fp8_block"),
     (re.compile(r"-fp8(?:[-_](?:dynamic|static|kv|tensor|per-?tensor|tensorwise))*$"), "fp8"),
-    (re.compile(r"-(?:nv)?fp4(?:a16)?$"), "nvfp4"),
+    (re.compile(r"-nvfp4a16$"), "nvfp4a16"),
+    (re.compile(r"-(?:nv)?fp4$"), "nvfp4"),
     (re.compile(r"-mxfp4$"), "mxfp4"),
 )
 _BLOCK_FP8_PUBLISHERS = {"qwen", "deepseek-ai", "zai-org", "minimaxai"}

@@ -28,7 +28,7 @@ from replay.planning.document import (
 )
 from replay.results import Distribution, ReplayResult
 from replay.specs import Objective
-from replay.steptime.analytic import stated_error
+from replay.steptime.accuracy import stated_error
 from replay.workload import Int64Array, Workload
 
 if TYPE_CHECKING:
@@ -152,7 +152,8 @@ def _stats(distribution: Distribution) -> MetricStats:
 
 def memory_breakdown(deployment: Deployment) -> MemoryBreakdown:
     """The memory stack of one GPU, with the KV blocks that are replayed: ``num_gpu_blocks_override`` beats the sizing."""
-    memory, blocks, notes = deployment.memory, deployment.usable_blocks, []
+    memory, blocks = deployment.memory, deployment.usable_blocks
+    notes: list[str] = []
     override, layout = deployment.engine.num_gpu_blocks_override, deployment.memory.layout
     kv_tokens, kv_gib, unused_gib, concurrency = (
         memory.kv_tokens, memory.kv_gib, memory.unused_gib, memory.max_concurrency

@@ -14,7 +14,7 @@ from replay.hardware.dtypes import kv_format, weight_format
 from replay.hardware.entries import GpuType, ModelSpec
 from replay.hardware.weights import layer_counts
 from replay.steptime.record import StepTime, no_table
-from replay.steptime.roofline import FP8_FORMATS, WEIGHT_ONLY, Roofline, generation
+from replay.steptime.roofline import FP8_FORMATS, Roofline, borrowed, generation
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -33,7 +33,7 @@ EAGER_LAYER_S = 60e-6
 """CPU launch time of one layer without a captured graph; binds only where the GPU is faster than the launches."""
 
 
-VERSION = 1
+VERSION = 2
 """Of this module's constants; part of the calibration id, to be raised with any of them."""
 
 
@@ -136,38 +136,11 @@ def table_knots(limit: int) -> Int64Array:
     return np.array(knots, dtype=np.int64)
 
 
-STATED_ERROR = {
-    ("ampere", "16-bit"): ("6 %", "17 %"),
-    ("ada", "16-bit"): ("3 %", "11 %"),
-    ("ada", "8-bit"): ("5 %", "12 %"),
-    ("hopper", "16-bit"): ("3 %", "14 to 15 %"),
-    ("hopper", "8-bit"): ("7 to 11 %", "28 to 34 %"),
-    ("blackwell", "16-bit"): ("4 to 8 %", "24 to 32 %"),
-    ("blackwell", "8-bit"): ("8 to 12 %", "31 to 36 %"),
-    ("blackwell-workstation", "16-bit"): ("5 %", "18 %"),
-    ("blackwell-workstation", "8-bit"): ("6 to 11 %", "24 to 36 %"),
-}
-"""Median and 95th percentile of |analytic / kernel tables - 1| of a step of dense models, over the GPU types and
-formats compared (bench/steptime_analytic.py); 4-bit floats count as 8-bit."""
-
-
-def stated_error(model: ModelSpec, gpu: GpuType, weights: str) -> str:
-    """A sentence with the error of the analytic step times, for reports. ``weights`` is a canonical weight format."""
-    kind, width = generation(gpu), "16-bit" if weights in WEIGHT_ONLY else "8-bit"
-    if (kind, width) not in STATED_ERROR:
-        return "not measured"
-    tail = "; latency end to end not measured"
-    if model.num_moe_layers:
-        odd = "20 to 65 %" if weights in FP8_FORMATS else "3 to 19 %"
-        return f"step time of expert models against kernel tables: median {odd} by GPU type" + tail
-    median, p95 = STATED_ERROR[kind, width]
-    return f"step time of dense models against this GPU generation's kernel tables: median {median}, p95 {p95}" + tail
-
-
 def _notes(model: ModelSpec, gpu: GpuType, weights: str) -> tuple[str, ...]:
     kind = generation(gpu)
+    whose = f"borrowed from a newer generation ({kind})" if borrowed(gpu) else f"of its generation ({kind})"
     notes = [
-        f"Step times are a roofline on the data sheet of {gpu.key} with the efficiencies of its generation ({kind}); "
+        f"Step times are a roofline on the data sheet of {gpu.key} with efficiencies {whose}; "
         "nobody measured this deployment."
     ]
     if kind == "other":

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from replay.hardware.dtypes import KV_BYTES
+from replay.hardware.dtypes import KV_BYTES, WEIGHT_FORMATS, matrix_bytes
 from replay.hardware.entries import GpuType, ModelSpec
 from replay.hardware.weights import full_heads, kv_heads_per_rank, layer_counts
 
@@ -67,25 +67,31 @@ PCIE_LINK: dict[bool, dict[int, float]] = {
 """Share of a PCIe link that ring all-reduces keep, by group size: rings over PCIe 4 cross host bridges and sockets (key
 ``False``), PCIe 5 servers have switches (``True``)."""
 
-WEIGHT_BYTES = {
-    "fp32": 4.0, "bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "int8": 1.0,
-    "int4": 0.52, "mxfp4": 0.53125, "nvfp4": 0.5625,
-}  # fmt: skip
-"""Bytes of a weight with its scales (replay.hardware.dtypes.matrix_bytes)."""
+WEIGHT_BYTES = {fmt: sum(matrix_bytes(4096, 4096, fmt)) / 4096**2 for fmt in WEIGHT_FORMATS}
+"""Bytes of a weight with its scales, in a large matrix."""
 FP8_FORMATS = frozenset({"fp8", "fp8_block"})
-WEIGHT_ONLY = frozenset({"fp32", "bf16", "int4", "mxfp4"})
+WEIGHT_ONLY = frozenset({"fp32", "bf16", "w8a16", "int4", "mxfp4", "nvfp4a16"})
 """Formats whose GEMMs compute at 16 bit: nothing is quantised on the way."""
 
 
+_GENERATIONS = {
+    "8.0": "ampere", "8.9": "ada", "9.0": "hopper", "10.0": "blackwell", "10.3": "blackwell",
+    "12.0": "blackwell-workstation",
+}  # fmt: skip
+_BORROWED = {"7.0": "ampere", "7.5": "ampere", "8.6": "ada"}
+"""Volta, Turing and the smaller Ampere chips: no kernel of theirs was compared with, so the nearest row is used."""
+
+
 def generation(gpu: GpuType) -> str:
-    """The row of ``EFFICIENCY`` for a GPU, by compute capability."""
+    """The row of ``EFFICIENCY`` for a GPU, by compute capability; it may be ``borrowed``."""
     if gpu.vendor.upper() != "NVIDIA" or gpu.compute_capability is None:
         return "other"
-    by_capability = {
-        "7.0": "ampere", "7.5": "ampere", "8.0": "ampere", "8.6": "ada", "8.9": "ada", "9.0": "hopper",
-        "10.0": "blackwell", "10.3": "blackwell", "12.0": "blackwell-workstation",
-    }  # fmt: skip
-    return by_capability.get(gpu.compute_capability, "other")
+    return {**_GENERATIONS, **_BORROWED}.get(gpu.compute_capability, "other")
+
+
+def borrowed(gpu: GpuType) -> bool:
+    """Whether the row of ``EFFICIENCY`` is another generation's: no figure of its error holds for this GPU."""
+    return generation(gpu) != "other" and gpu.compute_capability in _BORROWED
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,7 @@ def test_near_misses_name_the_nearest() -> None:
         ("RedHatAI/granite-3.1-8b-instruct-quantized.w4a16", "ibm-granite/granite-3.1-8b-instruct", "int4"),
         ("Qwen/Qwen2.5-7B-Instruct-AWQ", "Qwen/Qwen2.5-7B-Instruct", "int4"),
         ("Qwen/Qwen3-30B-A3B-FP8", "Qwen/Qwen3-30B-A3B", "fp8_block"),
+        ("redhatai/Llama-3.3-70B-Instruct-quantized.w8a16", "meta-llama/Llama-3.3-70B-Instruct", "w8a16"),
         ("nvidia/DeepSeek-R1-FP4", "deepseek-ai/DeepSeek-R1", "nvfp4"),
         ("openai/gpt-oss-120b", "openai/gpt-oss-120b", "mxfp4"),
     ],
@@ -110,6 +111,15 @@ def test_a_family_name_with_different_lengths_is_ambiguous() -> None:
     with pytest.raises(SpecError) as caught:
         CATALOGUE.model("Qwen/Qwen2.5-7B-Chat")
     assert caught.value.code == "catalogue.ambiguous_model"
+
+
+def test_a_rate_without_its_host_is_no_price_of_a_machine() -> None:
+    apart = [p for p in CATALOGUE.prices if "host VM not included" in p.notes or "billed separately" in p.notes]
+    assert len(apart) >= 20
+    assert {p.term for p in apart} == {"gpu_adder", "spot_gpu_adder"}
+    for gpu in ("T4", "V100-SXM2-16GB"):
+        for term in ("on_demand", "spot"):
+            assert not any("not included" in p.notes for p in CATALOGUE.offers(gpu, PriceFilter(term=term)))
 
 
 def test_offers_filter_and_sort() -> None:

@@ -116,12 +116,23 @@ def test_nested_text_configs_windows_and_vision_towers() -> None:
     ("changes", "expected"),
     [
         ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "int4"),
-        ({"quantization_config": {"quant_method": "gptq", "bits": 8}}, "int8"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 8}}, "w8a16"),
         ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}, "int4"),
         ({"quantization_config": {"quant_method": "fbgemm_fp8"}}, "fp8"),
         ({"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}, "nvfp4"),
-        ({"torch_dtype": "float32"}, "fp32"),
+        ({"torch_dtype": "float32"}, "bf16"),
         ({"torch_dtype": "float16"}, "bf16"),
+        ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}, "w8a16"),
+        (
+            {"quantization_config": {"quant_method": "compressed-tensors", "config_groups": {
+                "group_0": {"weights": {"num_bits": 8, "type": "int"}, "input_activations": None}}}},
+            "w8a16",
+        ),
+        (
+            {"quantization_config": {"quant_method": "compressed-tensors", "config_groups": {
+                "group_0": {"weights": {"num_bits": 8, "type": "int"}, "input_activations": {"num_bits": 8}}}}},
+            "int8",
+        ),
         (
             {"quantization_config": {"quant_method": "compressed-tensors", "config_groups": {
                 "group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}}}},

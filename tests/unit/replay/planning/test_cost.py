@@ -28,6 +28,20 @@ def pricing(tp: int, *offers: Price, own: dict[str, float] | None = None) -> Pri
     return Pricing("H100-SXM", tp, PriceFilter(usd_per_gpu_hour=own or {}), offers)
 
 
+def test_tokens_an_hour_are_only_those_that_are_served_in_time() -> None:
+    one = pricing(1, offer("one", 1, 2.0))
+    fields = {"prompt_tokens": 100, "output_tokens": 1_000_000, "span_s": 40.0}
+    assert cost_of(one, 1, **fields).usd_per_1m_output_tokens == round(2 * 40 / 3600, 6)
+    for changes, why in (
+        ({"saturated": True}, "cannot keep up"),
+        ({"span_s": 0.0}, "one instant"),
+        ({"output_tokens": 0}, "no tokens"),
+    ):
+        cost = cost_of(one, 1, **{**fields, **changes})
+        assert (cost.usd_per_hour, cost.usd_per_1m_output_tokens, cost.usd_per_1m_tokens) == (2.0, None, None)
+        assert why in (cost.per_token_reason or "")
+
+
 def test_whole_instances_are_paid_for() -> None:
     price = pricing(2, offer("eight", 8, 24.0)).price(5)
     assert price is not None

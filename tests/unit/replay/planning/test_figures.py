@@ -37,6 +37,22 @@ def test_summary_of_a_known_workload() -> None:
     assert (sum(series.requests), sum(series.prompt_tokens), sum(series.output_tokens)) == (6, 21, 60)
 
 
+def test_peaks_are_of_any_window_and_none_where_the_trace_is_shorter() -> None:
+    second = 10**12
+    arrival = np.array([0, 90, 91, 92, 93, 94, 95, 96, 97, 98, 99], dtype=np.int64) * (second // 100)
+    late = Workload(arrival + second // 2, np.full(11, 5), np.full(11, 5), 20.0)
+    summary = summarise_workload(late)
+    assert summary.peak_rps_1s == 11.0, "across the whole second between 0.5 s and 1.5 s"
+    assert summary.peak_rps_1min is None, "20 s have no minute"
+    assert summarise_workload(dataclasses.replace(late, span_s=60.0)).peak_rps_1min == figure(11 / 60)
+    assert summarise_workload(dataclasses.replace(late, span_s=9.5)).burstiness is None
+
+
+def test_burstiness_leaves_out_the_last_part_of_a_second() -> None:
+    even = make_workload(41, span_s=10.25)
+    assert summarise_workload(even).burstiness == 0.0
+
+
 def test_series_stays_short_for_long_traces() -> None:
     week = summarise_workload(make_workload(1000, span_s=7 * 86400.0))
     assert 100 <= len(week.series.requests) <= 241

@@ -5,7 +5,7 @@ import sys
 import pytest
 from planning_doubles import TRACE, LawSimulate, make_plan, make_result, make_workload
 
-from replay.deployment import resolve_deployment
+from replay.deployment import Deployment, resolve_deployment
 from replay.hardware.catalogue import shipped_catalogue
 from replay.planning.document import PlanReport, ReplayReport, dump_report, parse_report, run_answer
 from replay.planning.figures import summarise_workload
@@ -13,7 +13,9 @@ from replay.planning.rank import rank
 from replay.planning.report import build_plan_report, build_replay_report
 from replay.planning.resolve import ResolvedPlan, resolve_replay
 from replay.planning.search import evaluate_candidate
-from replay.specs import DeploymentSpec, ReplaySpec
+from replay.results import ReplayResult
+from replay.specs import DeploymentSpec, EngineSpec, ReplaySpec, Scalar
+from replay.workload import Workload
 
 INGEST = {
     "format": "azure-2023",
@@ -137,12 +139,20 @@ def test_command_line_answer_has_its_promised_shape() -> None:
     json.dumps(answer, allow_nan=False)
 
 
-def replay_report(load: float, rejected: dict[str, int] | None = None) -> ReplayReport:
-    spec = ReplaySpec(deployment=DeploymentSpec(model="meta-llama/Llama-3.1-8B", gpu="H100-SXM", replicas=2))
+def replay_report(
+    load: float | None,
+    rejected: dict[str, int] | None = None,
+    *,
+    model: str = "meta-llama/Llama-3.1-8B",
+    hit_rate: float | None = None,
+    overrides: dict[str, Scalar] | None = None,
+) -> ReplayReport:
+    engine = EngineSpec(overrides=overrides or {})
+    spec = ReplaySpec(deployment=DeploymentSpec(model=model, gpu="H100-SXM", replicas=2, engine=engine))
     resolved = resolve_replay(spec, shipped_catalogue(), trace=TRACE)
     deployment = resolve_deployment(resolved.spec.deployment, resolved.model, resolved.gpu)
     workload = make_workload()
-    result = make_result(workload, 2, load_factor=load, ttft_s=0.5, rejected=rejected)
+    result = make_result(workload, 2, load_factor=load, ttft_s=0.5, rejected=rejected, prefix_hit_rate=hit_rate)
     report = parse_report(
         build_replay_report(resolved, deployment, result, workload, ingest=INGEST, kernel_version="k")
     )
@@ -163,6 +173,67 @@ def test_replay_report_says_what_happened() -> None:
     partly = replay_report(0.5, {"too_large_for_kv": 4})
     assert partly.verdict.status == "some_requests_rejected"
     assert "4 of 200 requests can never be served" in partly.verdict.sentence
+
+
+def test_a_saturated_replay_has_no_cost_per_token() -> None:
+    served, saturated = replay_report(0.5).cost, replay_report(1.4).cost
+    assert served.usd_per_1m_output_tokens is not None
+    assert served.per_token_reason is None
+    assert saturated.usd_per_hour == served.usd_per_hour
+    assert saturated.usd_per_1m_output_tokens is None
+    assert saturated.usd_per_1m_tokens is None
+    assert "cannot keep up" in (saturated.per_token_reason or "")
+
+
+def test_without_an_offered_rate_no_share_of_capacity_is_said() -> None:
+    report = replay_report(None)
+    assert report.verdict.status == "served"
+    assert "no rate to set against capacity" in report.verdict.sentence
+    assert (report.operating.load_factor, report.operating.headroom) == (None, None)
+    assert parse_report(dump_report(report)) == report
+
+
+def test_prompts_are_said_to_be_computed_in_full_only_where_they_were() -> None:
+    assert any("computed in full" in text for text in replay_report(0.5).limits)
+    cached = replay_report(0.5, hit_rate=0.498)
+    assert not any("computed in full" in text for text in cached.limits)
+    assert any("Prefix-cache hits" in text for text in cached.limits)
+
+
+def test_a_plan_whose_replays_hit_the_cache_does_not_deny_it() -> None:
+    def cached(workload: Workload, deployment: Deployment) -> ReplayResult:
+        return make_result(workload, deployment.replicas, load_factor=0.5, ttft_s=9.0, prefix_hit_rate=0.5)
+
+    plan, workload = make_plan(max_gpus=2), make_workload(100)
+    results = [
+        evaluate_candidate(workload, plan, candidate, resolve_deployment, cached, lambda progress: None)
+        for candidate in plan.candidates()
+    ]
+    assert results[0].infeasible is not None, "a plan without an answer must say it too"
+    document = build_plan_report(
+        plan, results, workload=summarise_workload(workload), ingest={}, kernel_version="k"
+    )
+    assert not any("computed in full" in text for text in parse_report(document).limits)
+
+
+def test_an_override_of_the_blocks_is_what_the_memory_shows() -> None:
+    sized, forced = replay_report(0.5).memory, replay_report(0.5, overrides={"num_gpu_blocks_override": 9000}).memory
+    assert sized.kv_blocks > 9000
+    assert forced.kv_blocks == 8999, "one is the engine's null block"
+    assert forced.kv_tokens == 8999 * 16
+    gib = {part.name: part.gib for part in forced.parts}
+    assert gib["KV cache"] == pytest.approx(9000 * 16 * 131072 / 2**30)
+    assert gib["left unused"] > {part.name: part.gib for part in sized.parts}["left unused"] + 30
+    assert forced.max_concurrency == pytest.approx(9000 * 16 / 131072)
+    assert any(f"would hold {sized.kv_blocks} blocks" in note for note in forced.notes)
+    too_many = replay_report(0.5, overrides={"num_gpu_blocks_override": 10**6}).memory
+    assert any("would run out of memory" in note for note in too_many.notes)
+
+
+def test_blocks_of_layers_in_groups_are_those_that_are_replayed() -> None:
+    memory = replay_report(0.5, model="google/gemma-3-4b-it").memory
+    assert memory.kv_tokens == memory.kv_blocks * memory.block_size
+    assert any("groups of layers" in note for note in memory.notes)
 
 
 def test_rank_is_independent_of_input_order() -> None:

@@ -1,6 +1,8 @@
 """Properties of the analytic step times that hold whatever the constants are, and the record's exact layout."""
 
 import dataclasses
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +13,8 @@ from replay.errors import SpecError
 from replay.hardware.catalogue import shipped_catalogue
 from replay.hardware.entries import GpuType
 from replay.kernels.loglinear import KNOT_BITS, floor_of, interpolate
-from replay.steptime.analytic import analytic_step_time, capture_sizes, stated_error, table_knots
+from replay.steptime.accuracy import STATED_ERROR, stated_error
+from replay.steptime.analytic import analytic_step_time, capture_sizes, table_knots
 from replay.steptime.record import StepTime
 from replay.steptime.roofline import EFFICIENCY, Roofline, generation
 
@@ -53,7 +56,7 @@ def test_every_record_is_positive_monotone_and_integer(model: str, gpu: str, tp:
     assert record.decode_linear_ps > 0
     assert record.prefill_linear_ps > 0
     assert record.provenance == "analytic"
-    assert record.calibration_id == f"analytic/{gpu}/1"
+    assert record.calibration_id == f"analytic/{gpu}/2"
 
 
 @settings(max_examples=30, deadline=None)
@@ -161,6 +164,43 @@ def test_rings_over_pcie_are_slower_than_over_nvlink() -> None:
     plugged = gpu.model_copy(update={"interconnect": "PCIe5 x16", "max_scaleup_gpus": 1})
     assert step_time(gpu=plugged, tp=4).rest_ps[2048] > 1.2 * step_time(gpu=gpu, tp=4).rest_ps[2048]
     assert (step_time(gpu=plugged).rest_ps == step_time(gpu=gpu).rest_ps).all()
+
+
+@pytest.mark.parametrize("key", ["T4", "V100-SXM2-16GB", "A10G", "A6000", "A40", "RTX-3090"])
+def test_no_error_is_stated_for_a_generation_that_was_not_compared(key: str) -> None:
+    sentence = stated_error(CATALOGUE.model(MODELS[0]), CATALOGUE.gpu(key), "bf16")
+    assert sentence.startswith("not measured on this GPU generation; efficiencies borrowed from ")
+    assert "%" not in sentence
+    assert any("borrowed" in note for note in step_time(gpu=key).notes)
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4", "w8a16", "fp32"])
+def test_no_error_is_stated_for_a_format_that_was_not_compared(weights: str) -> None:
+    sentence = stated_error(CATALOGUE.model(MODELS[0]), CATALOGUE.gpu("H100-SXM"), weights)
+    assert sentence.startswith(f"not measured for dense models with {weights} weights")
+
+
+def test_stated_errors_are_those_of_the_documented_table(project_root: Path) -> None:
+    rows = re.findall(
+        r"^\| (\S+) \| (dense|experts), (\w+) \|.*\| ([\d.]+) % \| ([\d.]+) % \|$",
+        (project_root / "docs" / "step-time.md").read_text(),
+        re.MULTILINE,
+    )
+    assert {(generation(CATALOGUE.gpu(gpu)), kind, fmt) for gpu, kind, fmt, _, _ in rows} == set(STATED_ERROR)
+    for gpu, kind, fmt, *figures in rows:
+        stated = STATED_ERROR[generation(CATALOGUE.gpu(gpu)), kind, fmt]
+        for figure, text in zip(figures, stated, strict=True):
+            low, *high = (int(n) for n in re.findall(r"\d+", text))
+            assert low <= round(float(figure)) <= (high[0] if high else low)
+
+
+def test_weight_only_formats_compute_at_16_bit() -> None:
+    both, weights_only, plain = (step_time(weight_dtype=fmt).rest_ps for fmt in ("w8a8", "w8a16", "bf16"))
+    assert weights_only[2048] > 0.95 * plain[2048], "large batches are bound by 16-bit compute"
+    assert both[2048] < 0.9 * weights_only[2048]
+    assert weights_only[1] < 0.7 * plain[1], "a single token is bound by reading 8-bit weights"
+    four, four_only = (step_time(gpu="B200-SXM", weight_dtype=fmt).rest_ps for fmt in ("nvfp4", "nvfp4a16"))
+    assert four[2048] < 0.7 * four_only[2048]
 
 
 def test_errors_are_stated_and_guesses_admitted() -> None:

@@ -1,0 +1,64 @@
+"""What is known of the error of analytic step times: only what was compared, on the GPU generations it was compared on."""
+
+from __future__ import annotations
+
+from replay.hardware.entries import GpuType, ModelSpec
+from replay.steptime.roofline import borrowed, generation
+
+COMPARED = {
+    "ampere": "A100",
+    "ada": "L40S",
+    "hopper": "H100 and H200",
+    "blackwell": "B200, B300, GB200 and GB300",
+    "blackwell-workstation": "RTX PRO 6000",
+}
+"""GPU types of each generation whose kernel tables the roofline was compared with."""
+
+STATED_ERROR = {
+    ("ampere", "dense", "bf16"): ("6 %", "17 %"),
+    ("ampere", "experts", "bf16"): ("11 %", "24 %"),
+    ("hopper", "dense", "bf16"): ("3 %", "14 to 15 %"),
+    ("hopper", "dense", "fp8"): ("7 to 11 %", "28 to 34 %"),
+    ("hopper", "experts", "bf16"): ("12 to 14 %", "33 to 35 %"),
+    ("hopper", "experts", "fp8"): ("24 to 29 %", "46 to 50 %"),
+    ("hopper", "experts", "mxfp4"): ("12 to 19 %", "31 to 42 %"),
+    ("ada", "dense", "bf16"): ("3 %", "11 %"),
+    ("ada", "dense", "fp8"): ("5 %", "12 %"),
+    ("ada", "experts", "bf16"): ("5 %", "32 %"),
+    ("ada", "experts", "fp8"): ("19 %", "69 %"),
+    ("ada", "experts", "mxfp4"): ("3 %", "23 %"),
+    ("blackwell", "dense", "bf16"): ("4 to 8 %", "24 to 32 %"),
+    ("blackwell", "dense", "fp8"): ("8 to 10 %", "31 to 33 %"),
+    ("blackwell", "dense", "nvfp4"): ("8 to 12 %", "31 to 36 %"),
+    ("blackwell", "experts", "bf16"): ("11 to 16 %", "45 to 56 %"),
+    ("blackwell", "experts", "fp8"): ("47 to 65 %", "77 to 87 %"),
+    ("blackwell", "experts", "mxfp4"): ("14 to 19 %", "41 to 44 %"),
+    ("blackwell", "experts", "nvfp4"): ("11 to 18 %", "47 to 51 %"),
+    ("blackwell-workstation", "dense", "bf16"): ("5 %", "18 %"),
+    ("blackwell-workstation", "dense", "fp8"): ("6 %", "24 %"),
+    ("blackwell-workstation", "dense", "nvfp4"): ("11 %", "36 %"),
+    ("blackwell-workstation", "experts", "bf16"): ("9 %", "30 %"),
+    ("blackwell-workstation", "experts", "mxfp4"): ("11 %", "34 %"),
+    ("blackwell-workstation", "experts", "nvfp4"): ("10 %", "30 %"),
+}
+"""Median and 95th percentile of |analytic / kernel tables - 1| of a step, by generation, kind of model and weight format
+(``fp8`` stands for both of its formats), ranging over the GPU types compared (docs/step-time.md)."""
+
+
+def stated_error(model: ModelSpec, gpu: GpuType, weights: str) -> str:
+    """A sentence with the error of the analytic step times, for reports. ``weights`` is a canonical weight format."""
+    kind = generation(gpu)
+    if kind == "other":
+        return "not measured"
+    if borrowed(gpu):
+        return f"not measured on this GPU generation; efficiencies borrowed from {kind} ({COMPARED[kind]})"
+    sort = "experts" if model.num_moe_layers else "dense"
+    fmt = "fp8" if weights == "fp8_block" else weights
+    name = "expert" if model.num_moe_layers else "dense"
+    if (kind, sort, fmt) not in STATED_ERROR:
+        return f"not measured for {name} models with {weights} weights on this GPU generation ({kind})"
+    median, p95 = STATED_ERROR[kind, sort, fmt]
+    return (
+        f"step time of {name} models with {weights} weights against kernel tables of {COMPARED[kind]}: "
+        f"median {median}, p95 {p95}; latency end to end not measured"
+    )
