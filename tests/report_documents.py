@@ -96,7 +96,7 @@ def operating(ttft: float = 0.2, itl: float = 0.06, load: float = 0.8) -> dict[s
 
 def cost(per_gpu: float | None, gpus: int) -> dict[str, Any]:
     if per_gpu is None:
-        nothing = dict.fromkeys(
+        nothing: dict[str, Any] = dict.fromkeys(
             ("usd_per_hour", "usd_per_month", "usd_per_1m_output_tokens", "usd_per_1m_tokens", "price")
         )
         return nothing | {"price_reason": "no offer in the catalogue for this GPU type; give your own price"}
@@ -121,6 +121,7 @@ def cost(per_gpu: float | None, gpus: int) -> dict[str, Any]:
         "usd_per_month": hour * 730,
         "usd_per_1m_output_tokens": hour / 4.1,
         "usd_per_1m_tokens": hour / 26.1,
+        "per_token_reason": None,
         "price": price,
         "price_reason": None,
     }
@@ -252,6 +253,7 @@ def empty_plan_document() -> dict[str, Any]:
 
 def replay_document(name: str = "", load: float = 0.8) -> dict[str, Any]:
     status = "saturated" if load > 1 else "served"
+    reason = "No cost per token: the deployment cannot keep up" if load > 1 else None
     return _common(name) | {
         "kind": "replay",
         "verdict": {"status": status, "sentence": "4 x H100-SXM finish 19,999 of 20,000 requests."},
@@ -260,8 +262,31 @@ def replay_document(name: str = "", load: float = 0.8) -> dict[str, Any]:
         "replicas": 4,
         "gpus": 4,
         "operating": operating(load=load) | {"objectives": []},
-        "cost": cost(2.5, 4),
+        "cost": cost(2.5, 4) | {"per_token_reason": reason},
         "memory": memory(),
         "engine": ENGINE,
         "step_time": STEP_TIME,
     }
+
+
+def burst_document() -> dict[str, Any]:
+    """A replay of requests that all arrive at once: no offered rate, so no load factor."""
+    document = replay_document("burst")
+    document["operating"] |= {"load_factor": None, "headroom": None, "offered_rps": None}
+    document["cost"] |= {
+        "usd_per_1m_output_tokens": None,
+        "usd_per_1m_tokens": None,
+        "per_token_reason": "No cost per token: all requests come at one instant",
+    }
+    return document
+
+
+def burst_plan_document() -> dict[str, Any]:
+    """A plan of such a burst."""
+    document = plan_document("burst")
+    for found in document["recommendations"]:
+        found |= {"load_factor": None, "headroom": None, "offered_rps": None, "usd_per_1m_output_tokens": None}
+        found |= {"usd_per_1m_tokens": None, "per_token_reason": "No cost per token: all requests come at one instant"}
+        for one in found["curve"]:
+            one |= {"load_factor": None, "saturated": False}
+    return document

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from api.cli.output import table
-from api.reports.formats import duration, percent, seconds, usd
+from api.reports.formats import duration, seconds, usd
 
 Document = dict[str, Any]
 
@@ -69,7 +69,7 @@ def price_sentence(cost: Document) -> str:
         whole = f"; sold in whole instances of {price['gpus_per_instance']} ({price['instance_type']})"
     where = f"{price['provider']}, {price['region']}, {price['term']}{date}"
     gpu = f"{cost['gpu']} at TP {cost['tp']}: " if "gpu" in cost else ""
-    no_tokens = f" {cost['per_token_reason'].capitalize()}." if cost["per_token_reason"] else ""
+    no_tokens = f" {cost['per_token_reason']}." if cost["per_token_reason"] else ""
     return f"Price: {gpu}{price['usd_per_gpu_hour']:.4g} USD per GPU-hour ({where}){whole}.{no_tokens}"
 
 
@@ -81,7 +81,9 @@ def _recommendation_table(document: Document) -> str:
     for one in document["recommendations"]:
         cells = [str(one["rank"]), one["gpu"], str(one["tp"]), str(one["replicas"]), str(one["gpus"])]
         cells += [usd(one["usd_per_hour"]), usd(one["usd_per_month"]), usd(one["usd_per_1m_output_tokens"])]
-        cells += [seconds(outcome["value_s"]) for outcome in one["objectives"]] + [percent(one["load_factor"])]
+        cells += [seconds(outcome["value_s"]) for outcome in one["objectives"]] + [
+            "-" if one["load_factor"] is None else f"{one['load_factor']:.0%}"
+        ]
         rows.append(cells)
     return table(head, rows, left=(1,))
 

@@ -99,7 +99,7 @@ def from_spec(spec: PlanSpec) -> Form:
     )
     pairs += [(name, value) for name, value in texts if value]
     pairs.append(("knobs", "\n".join(f"{key}={_text(value)}" for key, value in spec.engine.overrides.items())))
-    pairs.append(("own_prices", "\n".join(f"{gpu}={usd:g}" for gpu, usd in spec.price.usd_per_gpu_hour.items())))
+    pairs.append(("own_prices", "\n".join(f"{gpu}={usd:.12g}" for gpu, usd in spec.price.usd_per_gpu_hour.items())))
     return Form(pairs)
 
 

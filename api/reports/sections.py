@@ -274,11 +274,12 @@ def costs(rows: Sequence[tuple[str, Cost]]) -> Table:
 
 
 def price_sources(rows: Sequence[tuple[str, Cost]]) -> list[str]:
-    """Where each price was read, or why there is none, in sentences; equal ones once."""
+    """Where each price was read, or why there is none, per hour or per token, in sentences; equal ones once."""
     by_text: dict[str, list[str]] = {}
     for title, cost in rows:
         price = cost.price
         text = f"no price: {cost.price_reason}" if price is None else f"{price.source}. {price.notes}".strip()
+        text += f" {cost.per_token_reason}." if cost.per_token_reason else ""
         by_text.setdefault(text, []).append(title)
     return [f"{', '.join(titles)}: {text}" for text, titles in by_text.items()]
 

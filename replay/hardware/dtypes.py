@@ -74,8 +74,8 @@ def kv_format(name: str | None) -> str:
 def matrix_bytes(rows: int, cols: int, fmt: str) -> tuple[int, ...]:
     """Bytes of each tensor that stores a ``rows x cols`` matrix: the values, then its scales where it has any.
 
-    Per output row a 4-byte scale (fp8, int8, w8a16); per 128 x 128 block 4 bytes (fp8_block); per 128 inputs an fp16 scale and
-    a 4-bit zero (int4); per 32 inputs one byte (mxfp4); per 16 inputs one byte (nvfp4).
+    Per output row a 4-byte scale (fp8, int8, w8a16); per 128 x 128 block 4 bytes (fp8_block); per 128 inputs an fp16
+    scale and a 4-bit zero (int4); per 32 inputs one byte (mxfp4); per 16 inputs one byte (nvfp4).
     """
     n = rows * cols
     if fmt == "bf16":

@@ -105,11 +105,13 @@ def cost_of(
     usd = _total(price.instances, price.usd_per_instance_hour)
     reason = None
     if saturated:
-        reason = "no cost per token: the deployment cannot keep up, so it does not serve these tokens in the time they come"
+        reason = (
+            "No cost per token: the deployment cannot keep up, so it does not serve these tokens in the time they come"
+        )
     elif span_s <= 0:
-        reason = "no cost per token: all requests come at one instant, so there are no tokens an hour"
+        reason = "No cost per token: all requests come at one instant, so there are no tokens an hour"
     elif output_tokens <= 0:
-        reason = "no cost per token: no tokens are served"
+        reason = "No cost per token: no tokens are served"
     hours = None if reason else span_s / 3600.0
     return Cost(
         usd_per_hour=usd,

@@ -299,7 +299,7 @@ class WorkloadSummary(Part):
     peak_rps_1min: float | None
     """Most requests in any window of that length, over the length; ``None`` where the workload is shorter."""
     burstiness: float | None
-    """Index of dispersion of requests per whole second: variance / mean; 1 for Poisson arrivals; ``None`` under 10 s."""
+    """Index of dispersion of requests per whole second: variance / mean; 1 for Poisson; ``None`` under 10 s."""
     prompt_tokens: int
     output_tokens: int
     prompt_length: LengthStats | None

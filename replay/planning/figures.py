@@ -151,7 +151,7 @@ def _stats(distribution: Distribution) -> MetricStats:
 
 
 def memory_breakdown(deployment: Deployment) -> MemoryBreakdown:
-    """The memory stack of one GPU, with the KV blocks that are replayed: ``num_gpu_blocks_override`` beats the sizing."""
+    """The memory stack of one GPU, with the KV blocks that are replayed: an override beats the sizing."""
     memory, blocks = deployment.memory, deployment.usable_blocks
     notes: list[str] = []
     override, layout = deployment.engine.num_gpu_blocks_override, deployment.memory.layout
@@ -163,7 +163,8 @@ def memory_breakdown(deployment: Deployment) -> MemoryBreakdown:
         unused_gib += memory.kv_gib - kv_gib
         concurrency = override / memory.blocks_for(deployment.engine.max_model_len)
         notes.append(
-            f"num_gpu_blocks_override {override} is replayed; by its memory the GPU would hold {memory.kv_blocks} blocks"
+            f"num_gpu_blocks_override {override} is replayed; by its memory the GPU would hold "
+            f"{memory.kv_blocks} blocks"
         )
         if unused_gib < 0:
             kv_gib, unused_gib = memory.kv_gib, memory.unused_gib

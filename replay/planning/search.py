@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from replay.errors import SpecError
 from replay.hardware.entries import GpuType, ModelSpec
@@ -209,15 +209,15 @@ class _Search:
                 return min(self.passing)
 
     def _bracket(self, failing: int, first: CurvePoint) -> tuple[int, int]:
-        """A failing and a passing count above ``failing``: first tried where the work fits, then growing. One count that
-        fails may be a hole: neither a cap nor a stall is blamed on it alone."""
+        """A failing and a passing count above ``failing``: first tried where the work fits, then growing. One count
+        that fails may be a hole: neither a cap nor a stall is blamed on it alone."""
         floor, stalls = failing, 0
         guess = max(failing + 1, _work_fits_at(first))
         previous: CurvePoint | None = None
         while True:
             guess = min(guess, self.cap)
             if guess <= failing:
-                self._give_up(self.cap_code)
+                raise self._out_of_reach(self.cap_code)
             point = self.point(guess)
             if point.passed:
                 return failing, guess
@@ -226,7 +226,7 @@ class _Search:
             failing = guess
             stalls = stalls + 1 if previous is not None and _stalled(previous, point) else 0
             if stalls == _STALLS:
-                self._give_up("slo.unreachable")
+                raise self._out_of_reach("slo.unreachable")
             if previous is None or (not stalls and point.replicas >= 1.5 * previous.replicas):
                 previous = point
             guess = max(guess + 1, math.ceil(guess * (1.25 if len(self.points) < 4 else 2.0)))
@@ -237,7 +237,7 @@ class _Search:
         for count in [] if at_cap.saturated else skipped[:_BELOW_CAP]:
             if self.point(count).passed:
                 return max(n for n, point in self.points.items() if n < count and not point.passed), count
-        self._give_up(self.cap_code)
+        raise self._out_of_reach(self.cap_code)
 
     def _next_probe(self, failing: int, passing: int, first: CurvePoint) -> int:
         """Near the count where the work just fits the answer is often that count itself: try its predecessor first."""
@@ -245,14 +245,14 @@ class _Search:
             return passing - 1
         return (failing + passing) // 2
 
-    def _give_up(self, code: str) -> NoReturn:
+    def _out_of_reach(self, code: str) -> _NoAnswer:
         best = self._best()
         where = f"{best.replicas} replica{'' if best.replicas == 1 else 's'} ({best.gpus} GPUs)"
         reached = "the most within" if best.replicas == self.cap else "the best within"
         reason = f"at {where}, {reached} {self.cap_name}, {unmet_sentence(best)}"
         if code == "slo.unreachable":
             reason = f"at {where} {unmet_sentence(best)}; more replicas do not help"
-        raise _NoAnswer(code, reason)
+        return _NoAnswer(code, reason)
 
     def _best(self) -> CurvePoint:
         """The replayed count that comes nearest to passing: not saturated, then by its worst objective."""

@@ -1,4 +1,4 @@
-"""What is known of the error of analytic step times: only what was compared, on the GPU generations it was compared on."""
+"""What is known of the error of analytic step times: only where it was compared with kernel tables."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ STATED_ERROR = {
     ("blackwell-workstation", "experts", "mxfp4"): ("11 %", "34 %"),
     ("blackwell-workstation", "experts", "nvfp4"): ("10 %", "30 %"),
 }
-"""Median and 95th percentile of |analytic / kernel tables - 1| of a step, by generation, kind of model and weight format
-(``fp8`` stands for both of its formats), ranging over the GPU types compared (docs/step-time.md)."""
+"""Median and 95th percentile of |analytic / kernel tables - 1| of a step, by generation, kind of model and weight
+format (``fp8`` stands for both of its formats), ranging over the GPU types compared (docs/step-time.md)."""
 
 
 def stated_error(model: ModelSpec, gpu: GpuType, weights: str) -> str:

@@ -21,6 +21,7 @@ FULL = PlanSpec.model_validate(
             {"metric": "itl", "percentile": 95.0, "threshold_s": 0.05},
             {"metric": "e2e", "percentile": None, "threshold_s": 12.5},
             {"metric": "tpot", "percentile": 99.9, "threshold_s": 0.08},
+            {"metric": "tpot", "percentile": 99.99999, "threshold_s": 0.9},
             {"metric": "queue", "percentile": 50.0, "threshold_s": 1.0},
         ],
         "transform": {"growth": 1.5, "window_start_s": 60.0, "window_end_s": 3600.0},
@@ -29,7 +30,7 @@ FULL = PlanSpec.model_validate(
         "weight_dtype": "fp8",
         "kv_dtype": "fp8",
         "max_model_len": 8192,
-        "price": {"provider": "AWS", "region": "us-east-1", "term": "spot", "usd_per_gpu_hour": {"L40S": 0.9}},
+        "price": {"provider": "AWS", "region": "us-east-1", "term": "spot", "usd_per_gpu_hour": {"L40S": 0.90000012}},
         "max_gpus": 64,
         "max_usd_per_hour": 200.0,
         "seed": 7,
@@ -120,5 +121,5 @@ def test_the_same_objective_twice_is_a_fault() -> None:
 
 def test_room_for_more_objectives_is_always_shown() -> None:
     assert len(plan_form.rows_shown(plan_form.defaults())) == 4
-    assert len(plan_form.rows_shown(plan_form.from_spec(FULL))) == 7
+    assert len(plan_form.rows_shown(plan_form.from_spec(FULL))) == 8
     assert len(plan_form.rows_shown(Form([("limit_19", "1")]))) == 20

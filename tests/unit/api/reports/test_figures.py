@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 import pytest
-from report_documents import plan_document, replay_document
+from report_documents import burst_plan_document, plan_document, replay_document
 
 from api.reports import figures
 from api.reports.html import context
@@ -51,6 +51,15 @@ def test_capacity_in_shares_of_the_limit() -> None:
     assert ttft["y"][3] == pytest.approx(0.15 / 2.0)
     assert ttft["marker"]["symbol"] == ["circle" if point.passed else "x" for point in curve]
     assert figure["data"][-1]["y"] == [point.load_factor for point in curve]
+
+
+def test_without_an_offered_rate_there_is_no_load_line() -> None:
+    report = parse_report(burst_plan_document())
+    assert isinstance(report, PlanReport)
+    assert [line["name"] for line in figures.capacity(report.recommendations[0].curve)["data"]] == [
+        "ttft_p99",
+        "itl_p99",
+    ]
 
 
 def test_memory_adds_up_to_the_gpu() -> None:

@@ -11,12 +11,19 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from report_documents import empty_plan_document, plan_document, replay_document
+from report_documents import (
+    burst_document,
+    burst_plan_document,
+    empty_plan_document,
+    plan_document,
+    replay_document,
+)
 
 from api.reports import render_html
 from api.reports.html import plotly_script
 
 DOCUMENTS = {"plan": plan_document(), "empty": empty_plan_document(), "replay": replay_document()}
+DOCUMENTS |= {"saturated": replay_document(load=1.7), "burst": burst_document(), "burst plan": burst_plan_document()}
 SHOWN_UNDER_OTHER_WORDS = {
     "schema", "kind", "code", "price_id", "status", "metric", "key", "provenance", "calibration_id", "version",
 }  # fmt: skip

@@ -237,3 +237,11 @@ def test_old_cards_are_told_to_use_half() -> None:
     plan = size("Qwen/Qwen3-0.6B", "T4", "vllm-0.33", **AMPERE)
     assert plan.fits
     assert any("no bf16" in note for note in plan.notes)
+
+
+@pytest.mark.parametrize("gpu", ["TPU-v6e", "Gaudi3", "Trainium2", "MI300X"])
+def test_other_makers_are_said_to_be_unchecked(gpu: str) -> None:
+    vendor = CATALOGUE.gpu(gpu).vendor
+    notes = size("meta-llama/Llama-3.1-8B", gpu, "vllm-0.33").notes
+    assert any(f"not checked on {vendor}" in note for note in notes)
+    assert not any("not checked on" in note for note in size("meta-llama/Llama-3.1-8B", "L4", "vllm-0.33").notes)

@@ -1,5 +1,7 @@
 """Cost by hand: whole instances, 730 hours, tokens of the workload."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +32,7 @@ def pricing(tp: int, *offers: Price, own: dict[str, float] | None = None) -> Pri
 
 def test_tokens_an_hour_are_only_those_that_are_served_in_time() -> None:
     one = pricing(1, offer("one", 1, 2.0))
-    fields = {"prompt_tokens": 100, "output_tokens": 1_000_000, "span_s": 40.0}
+    fields: dict[str, Any] = {"prompt_tokens": 100, "output_tokens": 1_000_000, "span_s": 40.0}
     assert cost_of(one, 1, **fields).usd_per_1m_output_tokens == round(2 * 40 / 3600, 6)
     for changes, why in (
         ({"saturated": True}, "cannot keep up"),

@@ -210,9 +210,7 @@ def test_a_plan_whose_replays_hit_the_cache_does_not_deny_it() -> None:
         for candidate in plan.candidates()
     ]
     assert results[0].infeasible is not None, "a plan without an answer must say it too"
-    document = build_plan_report(
-        plan, results, workload=summarise_workload(workload), ingest={}, kernel_version="k"
-    )
+    document = build_plan_report(plan, results, workload=summarise_workload(workload), ingest={}, kernel_version="k")
     assert not any("computed in full" in text for text in parse_report(document).limits)
 
 
