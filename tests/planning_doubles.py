@@ -42,10 +42,11 @@ def make_result(
     ttft_s: float,
     rejected: dict[str, int] | None = None,
     prefix_hit_rate: float | None = None,
+    drained: bool = True,
 ) -> ReplayResult:
     """A result in which every request that is served has the same latencies."""
     lost = sum((rejected or {}).values())
-    n = workload.n - lost
+    n = workload.n - lost if drained else 0
     same = np.full(n, ttft_s)
     nothing = np.zeros(workload.n, np.int64)
     return ReplayResult(
@@ -64,6 +65,7 @@ def make_result(
         duration_s=workload.span_s,
         output_tokens=int(workload.output_tokens.sum()),
         prompt_tokens=int(workload.prompt_tokens.sum()),
+        offered_rps=None if load_factor is None else n / workload.span_s,
         load_factor=load_factor,
         sustainable_rps=workload.n / workload.span_s / load_factor if load_factor else 5.0,
         saturated=load_factor is not None and load_factor >= 1.0,

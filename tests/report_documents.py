@@ -270,13 +270,13 @@ def replay_document(name: str = "", load: float = 0.8) -> dict[str, Any]:
 
 
 def burst_document() -> dict[str, Any]:
-    """A replay of requests that all arrive at once: no offered rate, so no load factor."""
+    """A replay of requests that come as one burst: no offered rate, so no load factor."""
     document = replay_document("burst")
     document["operating"] |= {"load_factor": None, "headroom": None, "offered_rps": None}
     document["cost"] |= {
         "usd_per_1m_output_tokens": None,
         "usd_per_1m_tokens": None,
-        "per_token_reason": "No cost per token: all requests come at one instant",
+        "per_token_reason": "No cost per token: the requests come as one burst",
     }
     return document
 
@@ -286,7 +286,7 @@ def burst_plan_document() -> dict[str, Any]:
     document = plan_document("burst")
     for found in document["recommendations"]:
         found |= {"load_factor": None, "headroom": None, "offered_rps": None, "usd_per_1m_output_tokens": None}
-        found |= {"usd_per_1m_tokens": None, "per_token_reason": "No cost per token: all requests come at one instant"}
+        found |= {"usd_per_1m_tokens": None, "per_token_reason": "No cost per token: the requests come as one burst"}
         for one in found["curve"]:
             one |= {"load_factor": None, "saturated": False}
     return document

@@ -91,13 +91,20 @@ class Pricing:
 
 
 def cost_of(
-    pricing: Pricing, replicas: int, *, prompt_tokens: int, output_tokens: int, span_s: float, saturated: bool = False
+    pricing: Pricing,
+    replicas: int,
+    *,
+    prompt_tokens: int,
+    output_tokens: int,
+    span_s: float,
+    saturated: bool = False,
+    burst: bool = False,
 ) -> Cost:
     """Cost of a deployment under a workload that brings these tokens in ``span_s`` seconds.
 
     Cost per token divides what is paid by what is *served*, so that idle capacity shows: ``usd_per_hour / (tokens an
-    hour) * 1e6``. ``None`` per token, with a reason, where these are no tokens an hour: no duration, no tokens, or a
-    ``saturated`` deployment, which does not serve them in ``span_s``.
+    hour) * 1e6``. ``None`` per token, with a reason, where these are no tokens an hour: no tokens, a ``burst`` (no
+    offered rate), or a ``saturated`` deployment, which does not serve them in ``span_s``.
     """
     price = pricing.price(replicas)
     if price is None:
@@ -108,8 +115,8 @@ def cost_of(
         reason = (
             "No cost per token: the deployment cannot keep up, so it does not serve these tokens in the time they come"
         )
-    elif span_s <= 0:
-        reason = "No cost per token: all requests come at one instant, so there are no tokens an hour"
+    elif burst or span_s <= 0:
+        reason = "No cost per token: the requests come as one burst, so there are no tokens an hour"
     elif output_tokens <= 0:
         reason = "No cost per token: no tokens are served"
     hours = None if reason else span_s / 3600.0

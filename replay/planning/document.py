@@ -65,12 +65,14 @@ class CurvePoint(Part):
     replicas: int = Field(ge=1)
     gpus: int = Field(ge=1)
     load_factor: float | None
-    """``None``: no offered rate (all requests at one instant), so nothing can saturate."""
+    """``None``: one burst, which has no rate, so nothing can saturate."""
     saturated: bool
     passed: bool
     objectives: tuple[ObjectiveOutcome, ...]
     preemptions: int = 0
     rejected: dict[str, int] = Field(default_factory=dict)
+    finished: int | None = None
+    """0: the load takes too long to drain, and latencies were not computed."""
     prefix_hit_rate: float | None = None
     usd_per_hour: float | None = None
 
@@ -132,7 +134,7 @@ class Operating(Part):
     metrics: Metrics
     objectives: tuple[ObjectiveOutcome, ...]
     load_factor: float | None
-    """Offered load over capacity; ``None``: no offered rate (all requests at one instant)."""
+    """Offered load over capacity; ``None``: one burst, which has no rate."""
     headroom: float | None
     """Load that still fits before the capacity limit: ``1 / load_factor - 1``. Latency limits bind earlier."""
     offered_rps: float | None

@@ -83,6 +83,7 @@ def curve_point(
         objectives=outcomes,
         preemptions=result.preemptions,
         rejected=rejections(result),
+        finished=result.finished,
         prefix_hit_rate=optional_figure(result.prefix_hit_rate),
         usd_per_hour=usd_per_hour,
     )
@@ -107,7 +108,7 @@ def operating(result: ReplayResult, workload: Workload, objectives: Sequence[Obj
         objectives=objective_outcomes(result, objectives),
         load_factor=optional_figure(result.load_factor),
         headroom=figure(1.0 / result.load_factor - 1.0) if result.load_factor else None,
-        offered_rps=figure(workload.n / workload.span_s) if workload.span_s > 0 else None,
+        offered_rps=optional_figure(result.offered_rps),
         sustainable_rps=figure(result.sustainable_rps),
         saturated=result.saturated,
         requests=workload.n,

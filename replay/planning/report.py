@@ -162,6 +162,7 @@ def build_replay_report(
             output_tokens=result.output_tokens,
             span_s=workload.span_s,
             saturated=result.saturated,
+            burst=result.offered_rps is None,
         ),
         memory=memory_breakdown(deployment),
         engine=engine,
@@ -211,6 +212,9 @@ def _replay_verdict(figures: Operating, deployment: Deployment) -> Verdict:
             sentence=f"{what}: cannot keep up: the load is {load:.2f} times the capacity of "
             f"{figures.sustainable_rps:.3g} requests per second; the latencies are no operating point.",
         )
+    if figures.finished == 0 and not figures.rejected:
+        sentence = f"{what}: cannot keep up: the load takes too long to drain, so latencies were not computed."
+        return Verdict(status="saturated", sentence=sentence)
     if figures.rejected:
         lost = rejected_sentence(figures.rejected, figures.requests, deployment.engine.max_model_len)
         sentence = f"{what}: {lost}; they are in no latency figure."
@@ -218,7 +222,7 @@ def _replay_verdict(figures: Operating, deployment: Deployment) -> Verdict:
     ttft, itl = figures.metrics.ttft_s.p99, figures.metrics.itl_s.p99
     tail = f"; TTFT p99 {quantity(ttft)}" if ttft is not None else ""
     tail += f", ITL p99 {quantity(itl)}" if itl is not None else ""
-    share = f" at {load:.0%} of capacity" if load is not None else ", all at once: no rate to set against capacity"
+    share = f" at {load:.0%} of capacity" if load is not None else ", as one burst: no rate to set against capacity"
     return Verdict(status="served", sentence=f"{what}: all {figures.requests} requests served{share}{tail}.")
 
 

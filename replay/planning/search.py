@@ -31,8 +31,6 @@ Simulate = Callable[[Workload, "Deployment"], ReplayResult]
 Checkpoint = Callable[[float], None]
 
 MAX_REPLICAS = 4096
-HOST_GPUS = 8
-"""GPUs that share a host's PCIe: the largest tensor-parallel group without a fast interconnect."""
 _STALLED = 0.005
 """Growth of the replica count by half or more that improves the worst objective by less than this share has stalled."""
 
@@ -76,22 +74,9 @@ def evaluate_candidate(
         return search.infeasible(no_answer)
 
 
-def largest_tensor_parallel(gpu: GpuType) -> int:
-    """GPUs that one tensor-parallel group can span: the fast domain, or a host's PCIe where cards are plugged in."""
-    plugged = "PCIe" in gpu.interconnect or "bridge" in gpu.interconnect
-    return max(gpu.max_scaleup_gpus, HOST_GPUS if plugged else 1)
-
-
 def _deployment(plan: ResolvedPlan, candidate: Candidate, resolve_deployment: ResolveDeployment) -> Deployment:
-    gpu = plan.gpu(candidate.gpu_key)
-    largest = largest_tensor_parallel(gpu)
-    if candidate.tp > largest:
-        reason = (
-            f"tensor parallelism {candidate.tp} spans more GPUs than one interconnect domain of {gpu.key} ({largest})"
-        )
-        raise _NoAnswer("parallelism.scale_up", reason)
     try:
-        return resolve_deployment(plan.deployment(candidate), plan.model, gpu)
+        return resolve_deployment(plan.deployment(candidate), plan.model, plan.gpu(candidate.gpu_key))
     except SpecError as error:
         raise _NoAnswer(error.code, error.detail) from error
 
@@ -177,7 +162,7 @@ class _Search:
     def _check_reachable(self, first: CurvePoint) -> None:
         """Objectives that no number of replicas can meet are said before any larger replay."""
         for row in first.objectives:
-            if row.value_s is None:
+            if row.value_s is None and first.finished:
                 raise _NoAnswer(
                     "slo.no_sample", f"{row.name} has no sample: no request of the workload yields this metric"
                 )
@@ -267,6 +252,7 @@ class _Search:
             prompt_tokens=int(workload.prompt_tokens.sum()),
             output_tokens=int(workload.output_tokens.sum()),
             span_s=workload.span_s,
+            burst=figures.offered_rps is None,
         )
         found = Recommendation(
             **{name: getattr(figures, name) for name in type(figures).model_fields},

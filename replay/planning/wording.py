@@ -42,6 +42,8 @@ def unmet_sentence(point: CurvePoint) -> str:
     """Why a replayed count fails."""
     if point.saturated and point.load_factor is not None:
         return f"the load is {point.load_factor:.2f} times the capacity (saturated)"
+    if point.finished == 0 and not point.rejected:
+        return "the load takes too long to drain, so latencies were not computed"
     missed = [
         f"{row.name} is {quantity(row.value_s)} against {quantity(row.threshold_s)}"
         for row in point.objectives

@@ -10,7 +10,7 @@ from api.cli.text import plan_text, replay_text
 def test_a_burst_has_no_load_factor_and_no_cost_per_token() -> None:
     text = replay_text(burst_document(), 0.1, 0.2)
     assert "No offered rate, sustainable" in text
-    assert "No cost per token: all requests come at one instant." in text
+    assert "No cost per token: the requests come as one burst." in text
     assert "None" not in text
 
 

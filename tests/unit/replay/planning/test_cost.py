@@ -36,7 +36,8 @@ def test_tokens_an_hour_are_only_those_that_are_served_in_time() -> None:
     assert cost_of(one, 1, **fields).usd_per_1m_output_tokens == round(2 * 40 / 3600, 6)
     for changes, why in (
         ({"saturated": True}, "cannot keep up"),
-        ({"span_s": 0.0}, "one instant"),
+        ({"span_s": 0.0}, "one burst"),
+        ({"burst": True}, "one burst"),
         ({"output_tokens": 0}, "no tokens"),
     ):
         cost = cost_of(one, 1, **{**fields, **changes})

@@ -145,6 +145,7 @@ def replay_report(
     *,
     model: str = "meta-llama/Llama-3.1-8B",
     hit_rate: float | None = None,
+    drained: bool = True,
     overrides: dict[str, Scalar] | None = None,
 ) -> ReplayReport:
     engine = EngineSpec(overrides=overrides or {})
@@ -152,7 +153,9 @@ def replay_report(
     resolved = resolve_replay(spec, shipped_catalogue(), trace=TRACE)
     deployment = resolve_deployment(resolved.spec.deployment, resolved.model, resolved.gpu)
     workload = make_workload()
-    result = make_result(workload, 2, load_factor=load, ttft_s=0.5, rejected=rejected, prefix_hit_rate=hit_rate)
+    result = make_result(
+        workload, 2, load_factor=load, ttft_s=0.5, rejected=rejected, prefix_hit_rate=hit_rate, drained=drained
+    )
     report = parse_report(
         build_replay_report(resolved, deployment, result, workload, ingest=INGEST, kernel_version="k")
     )
@@ -191,6 +194,9 @@ def test_without_an_offered_rate_no_share_of_capacity_is_said() -> None:
     assert "no rate to set against capacity" in report.verdict.sentence
     assert (report.operating.load_factor, report.operating.headroom) == (None, None)
     assert parse_report(dump_report(report)) == report
+    endless = replay_report(None, drained=False)
+    assert endless.verdict.status == "saturated"
+    assert "too long to drain" in endless.verdict.sentence
 
 
 def test_prompts_are_said_to_be_computed_in_full_only_where_they_were() -> None:

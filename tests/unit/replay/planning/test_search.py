@@ -10,9 +10,10 @@ from planning_doubles import BASE_TTFT_S, LawSimulate, make_plan, make_result, m
 from replay.deployment import Deployment, resolve_deployment
 from replay.errors import SpecError
 from replay.hardware.catalogue import shipped_catalogue
+from replay.hardware.feasibility import largest_tensor_parallel
 from replay.planning.document import CandidateResult, Infeasible, Recommendation
 from replay.planning.resolve import ResolvedPlan
-from replay.planning.search import evaluate_candidate, largest_tensor_parallel
+from replay.planning.search import evaluate_candidate
 from replay.results import ReplayResult
 from replay.specs import parse_objective
 from replay.workload import PrefixBlocks, Workload
@@ -183,7 +184,30 @@ def test_without_an_offered_rate_the_objectives_alone_decide() -> None:
     assert found.load_factor is None
     assert found.headroom is None
     assert found.evidence.lower_bound_replicas == 1
+    assert found.usd_per_hour is not None
+    assert found.usd_per_1m_output_tokens is None
+    assert "one burst" in (found.per_token_reason or "")
     assert all(point.load_factor is None and not point.saturated for point in found.curve)
+
+
+@pytest.mark.parametrize("load", [1e6, None])
+def test_a_load_that_one_replica_would_drain_for_years_is_no_missing_sample(load: float | None) -> None:
+    def endless(workload: Workload, deployment: Deployment) -> ReplayResult:
+        n = deployment.replicas
+        return make_result(workload, n, load_factor=None if load is None else 20 / n, ttft_s=10.0 / n, drained=n >= 8)
+
+    plan = make_plan()
+    result = evaluate_candidate(
+        make_workload(1000), plan, plan.candidates()[0], resolve_deployment, endless, lambda progress: None
+    )
+    assert feasible(result).replicas == (8 if load is None else 21)
+    few = make_plan(max_gpus=4)
+    row = infeasible(
+        evaluate_candidate(
+            make_workload(1000), few, few.candidates()[0], resolve_deployment, endless, lambda progress: None
+        )
+    )
+    assert ("too long to drain" if load is None else "times the capacity") in row.reason
 
 
 def test_with_prefix_caching_only_replays_say_where_the_work_fits() -> None:
