@@ -29,7 +29,7 @@ class Config:
     max_model_len: int = 1 << 40
 
 
-@dataclass
+@dataclass(eq=False)
 class Request:
     index: int
     arrival: int
@@ -38,6 +38,9 @@ class Request:
     priority: int = 0
     rank: int = 0
     prefix: tuple[int, int] | None = None
+    segments: tuple[int, ...] = ()
+    """What the prompt's leading pieces of ``segment_tokens`` tokens hold; equal pieces are equal text."""
+    segment_tokens: int = 1
     comp: int = 0
     gen: int = 0
     placeholders: int = 0
@@ -48,6 +51,7 @@ class Request:
     last: int = -1
     admitted: int = -1
     preemptions: int = 0
+    hits: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -57,7 +61,10 @@ class Request:
     def key(self) -> tuple[int, int]:
         return (self.priority, self.index)
 
-    def block_hash(self, i: int, bs: int) -> tuple[str, int, int]:
+    def block_hash(self, i: int, bs: int) -> tuple[object, ...]:
+        last = (i + 1) * bs - 1
+        if last < min(self.P, len(self.segments) * self.segment_tokens):
+            return ("text", self.segments[: last // self.segment_tokens + 1], last)
         if self.prefix is not None and (i + 1) * bs <= min(self.prefix[1], self.P):
             return ("shared", self.prefix[0], i)
         return ("own", self.index, i)
@@ -66,7 +73,7 @@ class Request:
 @dataclass(eq=False)
 class Block:
     id: int
-    hash: tuple[str, int, int] | None = None
+    hash: tuple[object, ...] | None = None
     refs: int = 0
 
 
@@ -75,7 +82,7 @@ class Pool:
 
     def __init__(self, n: int) -> None:
         self.free = [Block(i) for i in range(n)]
-        self.cached: dict[tuple[str, int, int], list[Block]] = {}
+        self.cached: dict[tuple[object, ...], list[Block]] = {}
 
     def pop(self) -> Block:
         block = self.free.pop(0)
@@ -197,15 +204,22 @@ class Engine:
             budget -= q
             i += 1
         if not preempted_any:
-            while self.waiting and budget > 0 and len(self.running) < c.S:
-                r = self.waiting[0] if c.policy == "fcfs" else min(self.waiting, key=lambda x: (x.rank, x.index))
+            passed: list[Request] = []
+            while budget > 0 and len(self.running) < c.S:
+                queue = [r for r in self.waiting if r not in passed]
+                if not queue:
+                    break
+                r = queue[0] if c.policy == "fcfs" else min(queue, key=lambda x: (x.rank, x.index))
                 hit_blocks = self.lookup(r)
                 hit = len(hit_blocks) * c.bs
                 q = r.num_tokens - hit
                 if 0 < thr < q:
                     q = thr
                 if not c.chunked and q > budget:
-                    break
+                    if not c.unchunked_looks_further:
+                        break
+                    passed.append(r)
+                    continue
                 q = min(q, budget)
                 free_hits = sum(1 for b in hit_blocks if b.refs == 0)
                 wm = int(c.watermark * (c.blocks + 1)) if self.running else 0
@@ -223,6 +237,7 @@ class Engine:
                 r.cached_blocks = len(hit_blocks)
                 r.comp = hit
                 self.hits += hit
+                r.hits += hit
                 assert self.grow(r, hit + q)
                 batch[r.index] = (r, q, hit)
                 budget -= q

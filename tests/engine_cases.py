@@ -1,0 +1,241 @@
+"""Wider random engine runs than ``engines``, a look at the general loop after every event, and what makes two runs
+equal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from engines import FOREVER, config, law_of, random_case, requests
+from naive.vllm import Config as TwinConfig
+from naive.vllm import Engine, Request
+
+from replay.deployment import Deployment, resolve_deployment
+from replay.hardware.catalogue import shipped_catalogue
+from replay.kernels.engine import advance
+from replay.kernels.state import (
+    FAR,
+    FREE_BLOCKS,
+    MAX_USED_BLOCKS,
+    NEXT_ARRIVAL,
+    NEXT_EVENT,
+    PREEMPTIONS,
+    PREVIOUS_END,
+    RUNNING,
+    SCHEDULED_TOKENS,
+    STEPS,
+    Config,
+    Meters,
+    Outcome,
+    Requests,
+    State,
+    StepTimes,
+    bucket_count,
+    new_state,
+)
+from replay.specs import DeploymentSpec
+
+SHARED = [STEPS, SCHEDULED_TOKENS, PREEMPTIONS, MAX_USED_BLOCKS, PREVIOUS_END, FREE_BLOCKS, RUNNING]
+"""Registers that the fast and the general loop both keep."""
+
+
+def assert_same_run(general: tuple[Outcome, Meters], fast: tuple[Outcome, Meters]) -> None:
+    """Two runs of one replica agree in every integer and every float."""
+    for name in ("admitted_ps", "first_ps", "last_ps", "preemptions"):
+        assert np.array_equal(getattr(general[0], name), getattr(fast[0], name)), name
+    assert np.array_equal(general[1].regs[0, SHARED], fast[1].regs[0, SHARED])
+    assert np.array_equal(general[1].meters, fast[1].meters)
+    assert np.array_equal(general[1].gaps, fast[1].gaps)
+    assert np.array_equal(general[1].cluster[[0, 2, 3]], fast[1].cluster[[0, 2, 3]])
+
+
+def with_tables(rng: np.random.Generator, law: StepTimes, unit: int = 1) -> StepTimes:
+    """The law with random increasing attention tables and host terms on top, in steps of ``unit`` ps."""
+
+    def table() -> np.ndarray:
+        return np.cumsum(np.cumsum(rng.integers(0, 5, (4, 6)), 0), 1).astype(np.int64) * unit
+
+    scalars = law.law.copy()
+    scalars[0], scalars[3], scalars[4] = rng.integers(0, 3) * unit, rng.integers(0, 200) * unit, rng.integers(0, 4)
+    return law._replace(decode_table_ps=table(), prefill_table_ps=table(), law=scalars)
+
+
+def one_of(rng: np.random.Generator, *values: int) -> int:
+    """A value, all equally likely."""
+    return values[int(rng.integers(len(values)))]
+
+
+def arrivals(rng: np.random.Generator, n: int) -> np.ndarray:
+    """Sorted arrival times: all at once, in a few bursts, dense, sparse (the engine idles between), or at the ends of
+    steps that take a round time."""
+    kind = int(rng.integers(5))
+    if kind == 0:
+        return np.zeros(n, np.int64)
+    if kind == 1:
+        return np.sort(rng.integers(0, 4, n)) * one_of(rng, 7, 500)
+    if kind == 2:
+        return np.sort(rng.integers(0, 3000, n))
+    if kind == 3:
+        return np.cumsum(rng.integers(0, 20_000, n))
+    return np.sort(rng.integers(0, 40, n)) * 100
+
+
+def costs(rng: np.random.Generator) -> tuple[int, int, int, int, int]:
+    """(floor, per token, context, pair, constant): free, constant, or any mix."""
+    kind = int(rng.integers(4))
+    if kind == 0:
+        return (0, 0, 0, 0, one_of(rng, 0, 100))
+    if kind == 1:
+        return (100, one_of(rng, 0, 25, 50), 0, 0, 0)
+    return (
+        one_of(rng, 0, 1, 100, 1000),
+        one_of(rng, 0, 1, 5, 100),
+        one_of(rng, 0, 0, 1, 5),
+        one_of(rng, 0, 0, 1, 5),
+        one_of(rng, 0, 1, 100, 1000),
+    )
+
+
+def wide_case(rng: np.random.Generator) -> tuple[Config, Requests, StepTimes]:
+    """A small run that the fast loop may take: any block size, one slot, a budget of exactly the slots, memory for
+    hardly more than one request, watermark, admission by chunk or by prompt, both kinds of scheduling, attention
+    tables, ties, free steps, overload and idleness, units of 1 ps and of 1 us."""
+    n = int(rng.integers(1, 28))
+    block_size, slots = one_of(rng, 1, 2, 3, 4, 7, 16), one_of(rng, 1, 2, 3, 5, 8, 32)
+    prompt = rng.integers(1, one_of(rng, 2, 10, 60), n)
+    output = rng.integers(1, one_of(rng, 2, 8, 50, 90), n)
+    total = prompt + output
+    unit = one_of(rng, 1, 1, 1, 1_000_000)
+    c = config(
+        max_num_seqs=slots,
+        max_num_batched_tokens=slots + one_of(rng, 0, 0, 1, 7, 30, 200),
+        block_size=block_size,
+        num_blocks=int(np.max(-(-(total - 1) // block_size))) + one_of(rng, 0, 0, 1, 3, 20, 1000),
+        batches_in_flight=int(rng.integers(1, 3)),
+        reserve_full_isl=int(rng.integers(0, 2)),
+        watermark_blocks=one_of(rng, 0, 0, 1, 3),
+        max_model_len=one_of(rng, FOREVER, int(total.max())),
+    )
+    r = requests((arrivals(rng, n) * unit).tolist(), prompt.tolist(), output.tolist())
+    floor, per_token, context, pair, constant = (x * unit for x in costs(rng))
+    law = law_of(c, (floor, per_token, context, pair, constant))
+    return c, r, with_tables(rng, law, unit) if rng.random() < 0.3 else law
+
+
+def caching_case(
+    rng: np.random.Generator, kind: str
+) -> tuple[Config, Requests, tuple[int, int, int, int, int], Engine]:
+    """A small run with prefix caching and its twin, not run yet.
+
+    Prompts are made of segments of some size (the trace's blocks), drawn so that many share a head. The kernel is given
+    one chained id for each segment, the twin the segments themselves. ``kind``: see ``TWIN_KINDS``.
+    """
+    c, r, cost = random_case(rng, threshold=kind == "threshold", priority=kind == "priority")
+    n = len(r.arrival_ps)
+    c = c._replace(prefix_caching=1, batches_in_flight=2 if kind == "async" else c.batches_in_flight)
+    longest = int((r.prompt_tokens + r.output_tokens).max())
+    c = c._replace(table_width=-(-longest // c.block_size) + 2)
+    if kind == "unchunked":
+        further = int(rng.integers(0, 2))
+        c = c._replace(enable_chunked_prefill=0, unchunked_looks_further=further)
+        c = c._replace(max_num_batched_tokens=max(longest, c.max_num_seqs))
+    segment_tokens = one_of(rng, 1, 2, 3, 4, 5, 16, 64)
+    rows: list[tuple[int, ...]] = []
+    for prompt in r.prompt_tokens.tolist():
+        known = -(-prompt // segment_tokens) if rng.random() < 0.5 else prompt // segment_tokens
+        if rng.random() < 0.3:
+            known = int(rng.integers(0, known + 1))
+        rows.append(tuple((rng.random(known) < 0.1).astype(int).tolist()))
+    chained: dict[tuple[int, ...], int] = {}
+    ids = [chained.setdefault(row[: i + 1], len(chained)) for row in rows for i in range(len(row))]
+    r = r._replace(prefix_start=np.cumsum([0, *map(len, rows)]).astype(np.int64), prefix_ids=np.array(ids, np.int64))
+    c = c._replace(prefix_block_tokens=segment_tokens)
+    priority = r.priority.tolist() if c.priority_policy else [0] * n
+    columns = zip(r.arrival_ps.tolist(), r.prompt_tokens.tolist(), r.output_tokens.tolist(), priority, strict=True)
+    people = [
+        Request(i, *row, segments=segments, segment_tokens=segment_tokens)
+        for i, (row, segments) in enumerate(zip(columns, rows, strict=True))
+    ]
+    settings = TwinConfig(
+        S=c.max_num_seqs,
+        B=c.max_num_batched_tokens,
+        bs=c.block_size,
+        blocks=c.num_blocks,
+        cost=cost,
+        thr=c.long_prefill_token_threshold,
+        chunked=bool(c.enable_chunked_prefill),
+        full_isl=bool(c.reserve_full_isl),
+        watermark=(c.watermark_blocks + 0.5) / (c.num_blocks + 1),
+        async_=c.batches_in_flight == 2,
+        caching=True,
+        policy="priority" if c.priority_policy else "fcfs",
+        thr_binds_lone_request=bool(c.threshold_binds_lone_request),
+        unchunked_looks_further=bool(c.unchunked_looks_further),
+    )
+    return c, r, cost, Engine(settings, people)
+
+
+TWIN_KINDS = ("plain", "async", "threshold", "priority", "unchunked")
+
+
+def events(c: Config, r: Requests, law: StepTimes) -> Iterator[tuple[int, State]]:
+    """The general loop, stopped after each event: the event's time and the state it left."""
+    state = new_state(c, len(r.arrival_ps))
+    regs, cluster = state.meters.regs, state.meters.cluster
+    mask = bucket_count(c.num_blocks) - 1
+    while True:
+        arrived = int(cluster[NEXT_ARRIVAL])
+        arrival = int(r.arrival_ps[arrived]) if arrived < len(r.arrival_ps) else FAR
+        now = min(arrival, int(regs[:, NEXT_EVENT].min()))
+        if not advance(c, r, law, state, mask, 1):
+            return
+        yield now, state
+
+
+POLICIES = ("plain", "threshold", "priority", "both")
+KINDS = (*POLICIES, "caching")
+
+
+def rng_of(*key: int) -> np.random.Generator:
+    """A generator of a test's own."""
+    return np.random.default_rng((81, *key))
+
+
+def case_of(rng: np.random.Generator, kind: str) -> tuple[Config, Requests, StepTimes]:
+    """A random run of one policy."""
+    if kind == "caching":
+        c, r, cost, _ = caching_case(rng, TWIN_KINDS[int(rng.integers(len(TWIN_KINDS)))])
+    else:
+        c, r, cost = random_case(rng, threshold=kind in ("threshold", "both"), priority=kind in ("priority", "both"))
+    return c, r, law_of(c, cost)
+
+
+def in_steps(c: Config) -> Config:
+    """Synchronous: each event schedules at most one batch."""
+    return c._replace(batches_in_flight=1)
+
+
+def running(state: State) -> list[int]:
+    """Slots of the one replica's running list, in order."""
+    return state.slots.order[: int(state.meters.regs[0, RUNNING])].tolist()
+
+
+def ceil_div(a: int, b: int) -> int:
+    """a / b, rounded up."""
+    return -(-a // b)
+
+
+def with_ids(r: Requests, rows: list[list[int]]) -> Requests:
+    """Requests with chained block ids."""
+    start = np.cumsum([0, *map(len, rows)]).astype(np.int64)
+    return r._replace(prefix_start=start, prefix_ids=np.array([x for row in rows for x in row], np.int64))
+
+
+def deployment(**knobs: object) -> Deployment:
+    """Llama 3.1 8B on an H100 under vLLM 0.33, with knobs changed."""
+    catalogue = shipped_catalogue()
+    model, gpu = "meta-llama/Llama-3.1-8B-Instruct", "H100-SXM"
+    spec = DeploymentSpec.model_validate(
+        {"model": model, "gpu": gpu, "engine": {"preset": "vllm-0.33", "overrides": knobs}}
+    )
+    return resolve_deployment(spec, catalogue.model(model), catalogue.gpu(gpu))
