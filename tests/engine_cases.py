@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from engines import FOREVER, config, law_of, random_case, requests
-from naive.vllm import Config as TwinConfig
+from engines import FOREVER, config, law_of, random_case, requests, twin_config
 from naive.vllm import Engine, Request
 
 from replay.deployment import Deployment, resolve_deployment
@@ -156,23 +155,7 @@ def caching_case(
         Request(i, *row, segments=segments, segment_tokens=segment_tokens)
         for i, (row, segments) in enumerate(zip(columns, rows, strict=True))
     ]
-    settings = TwinConfig(
-        S=c.max_num_seqs,
-        B=c.max_num_batched_tokens,
-        bs=c.block_size,
-        blocks=c.num_blocks,
-        cost=cost,
-        thr=c.long_prefill_token_threshold,
-        chunked=bool(c.enable_chunked_prefill),
-        full_isl=bool(c.reserve_full_isl),
-        watermark=(c.watermark_blocks + 0.5) / (c.num_blocks + 1),
-        async_=c.batches_in_flight == 2,
-        caching=True,
-        policy="priority" if c.priority_policy else "fcfs",
-        thr_binds_lone_request=bool(c.threshold_binds_lone_request),
-        unchunked_looks_further=bool(c.unchunked_looks_further),
-    )
-    return c, r, cost, Engine(settings, people)
+    return c, r, cost, Engine(twin_config(c, cost), people)
 
 
 TWIN_KINDS = ("plain", "async", "threshold", "priority", "unchunked")

@@ -88,9 +88,9 @@ def run_fast(c: Config, r: Requests, t: StepTimes, steps_a_call: int = 1 << 20) 
     return outcome, meters
 
 
-def run_twin(c: Config, r: Requests, cost: tuple[int, int, int, int, int]) -> Engine:
-    """The naive twin under the linear law ``cost`` = (floor, per token, context, pair, constant)."""
-    settings = TwinConfig(
+def twin_config(c: Config, cost: tuple[int, int, int, int, int]) -> TwinConfig:
+    """The twin's settings for ``c`` under the linear law ``cost`` = (floor, per token, context, pair, constant)."""
+    return TwinConfig(
         S=c.max_num_seqs,
         B=c.max_num_batched_tokens,
         bs=c.block_size,
@@ -99,13 +99,19 @@ def run_twin(c: Config, r: Requests, cost: tuple[int, int, int, int, int]) -> En
         thr=c.long_prefill_token_threshold,
         chunked=bool(c.enable_chunked_prefill),
         full_isl=bool(c.reserve_full_isl),
-        watermark=(c.watermark_blocks + 0.5) / (c.num_blocks + 1),
+        watermark=(c.watermark_blocks + 0.5) / (c.num_blocks + 1),  # comes out as watermark_blocks when cut to a whole
         async_=c.batches_in_flight == 2,
+        caching=bool(c.prefix_caching),
         policy=("fcfs", "priority", "sjf", "srpt")[c.priority_policy],
         thr_binds_lone_request=bool(c.threshold_binds_lone_request),
         unchunked_looks_further=bool(c.unchunked_looks_further),
         max_model_len=c.max_model_len,
     )
+
+
+def run_twin(c: Config, r: Requests, cost: tuple[int, int, int, int, int]) -> Engine:
+    """The naive twin under the linear law ``cost``."""
+    settings = twin_config(c, cost)
     priority = r.priority.tolist() if c.priority_policy else [0] * len(r.arrival_ps)
     rows = zip(r.arrival_ps.tolist(), r.prompt_tokens.tolist(), r.output_tokens.tolist(), priority, strict=True)
     twin = Engine(settings, [Request(i, *row) for i, row in enumerate(rows)])
