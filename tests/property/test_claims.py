@@ -159,10 +159,10 @@ def memory_under(block_size: int) -> Memory:
     )
     r, stored, reserved = crowd(), 0.0, 0.0
     law = linear_law(2048, floor=8000, per_token=20, constant=1000)
-    until, full = 0, True
+    tokens, blocks, until, full = 0, 0, 0, True
     for now, state in events(c, r, law):
         reg = state.meters.regs[0]
-        if full and until:
+        if full:
             stored += tokens * (now - until)
             reserved += blocks * block_size * (now - until)
         tokens = int(state.slots.computed[running(state)].sum())
