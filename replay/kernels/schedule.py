@@ -287,12 +287,10 @@ def schedule_waiting(
             if not config.unchunked_looks_further:
                 break
             unlink_head(config, outcome, reg)
-            outcome.link[r] = NEVER
+            outcome.link[r] = skipped_first  # 0.11 puts those it passed over back last first
+            skipped_first = r
             if skipped_last == NEVER:
-                skipped_first = r
-            else:
-                outcome.link[skipped_last] = r
-            skipped_last = r
+                skipped_last = r
             continue
         tokens = min(tokens, budget)
         room = reg[FREE_BLOCKS] - free_hits

@@ -98,7 +98,7 @@ def peek(config: Config, requests: Requests, outcome: Outcome, reg: Int64) -> in
 
 @kernel
 def put_back(config: Config, outcome: Outcome, reg: Int64, first: int, last: int) -> None:
-    """Returns a chain of passed-over requests to where they stood: the front, in order; or by the rank they had."""
+    """Returns a chain of passed-over requests to the front, in the chain's order; or by the rank they had."""
     if config.priority_policy:
         while first != NEVER:
             after = outcome.link[first]

@@ -144,6 +144,16 @@ def test_a_prompt_over_the_budget_takes_the_least_number_of_chunks() -> None:
     assert outcome.first_ps[0] == 4 * 10 + 50 * 51, "pairs do not depend on the chunks"
 
 
+def test_unchunked_stops_at_a_prompt_over_the_budget_or_passes_over_it() -> None:
+    """0.11 tries those behind it, and puts the passed over back in reverse (its queue prepends them one by one)."""
+    c = config(max_num_batched_tokens=10, enable_chunked_prefill=0)
+    r, law = requests([0] * 4, [8, 9, 7, 2], [1] * 4), linear_law(10, constant=10)
+    stops, _ = run_general(c, r, law)
+    assert stops.first_ps.tolist() == [10, 20, 30, 30]
+    looks, _ = run_general(c._replace(unchunked_looks_further=1), r, law)
+    assert looks.first_ps.tolist() == [10, 30, 20, 10]
+
+
 def test_output_ends_at_max_model_len() -> None:
     c = config(max_model_len=12)
     outcome, _ = run_general(c, requests([0], [8], [50]), linear_law(16, constant=10))
