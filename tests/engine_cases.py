@@ -14,6 +14,7 @@ from replay.hardware.catalogue import shipped_catalogue
 from replay.kernels.engine import advance
 from replay.kernels.state import (
     FAR,
+    FCFS,
     FREE_BLOCKS,
     MAX_USED_BLOCKS,
     NEXT_ARRIVAL,
@@ -22,6 +23,7 @@ from replay.kernels.state import (
     PREVIOUS_END,
     RUNNING,
     SCHEDULED_TOKENS,
+    SHORTEST_REMAINING,
     STEPS,
     Config,
     Meters,
@@ -129,7 +131,8 @@ def caching_case(
     Prompts are made of segments of some size (the trace's blocks), drawn so that many share a head. The kernel is given
     one chained id for each segment, the twin the segments themselves. ``kind``: see ``TWIN_KINDS``.
     """
-    c, r, cost = random_case(rng, threshold=kind == "threshold", priority=kind == "priority")
+    order = SHORTEST_REMAINING if kind == "srpt" else FCFS
+    c, r, cost = random_case(rng, threshold=kind == "threshold", priority=kind == "priority", order=order)
     n = len(r.arrival_ps)
     c = c._replace(prefix_caching=1, batches_in_flight=2 if kind == "async" else c.batches_in_flight)
     longest = int((r.prompt_tokens + r.output_tokens).max())
@@ -158,7 +161,7 @@ def caching_case(
     return c, r, cost, Engine(twin_config(c, cost), people)
 
 
-TWIN_KINDS = ("plain", "async", "threshold", "priority", "unchunked")
+TWIN_KINDS = ("plain", "async", "threshold", "priority", "unchunked", "srpt")
 
 
 def events(c: Config, r: Requests, law: StepTimes) -> Iterator[tuple[int, State]]:

@@ -243,9 +243,8 @@ class Engine:
                 budget -= q
                 if r.admitted < 0:
                     r.admitted = now
-            if (
-                passed and c.policy == "fcfs"
-            ):  # each was put in front of a queue of its own, and that one in front of this
+            if passed and c.policy == "fcfs":
+                # Each was put in front of a queue of their own, and that one in front of this.
                 self.waiting = passed[::-1] + [r for r in self.waiting if r not in passed]
         for r, q, _ in batch.values():
             r.comp += q

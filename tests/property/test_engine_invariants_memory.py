@@ -27,6 +27,7 @@ from replay.kernels.state import (
     HIT_TOKENS,
     MAX_USED_BLOCKS,
     PREEMPTIONS,
+    PRIORITY,
     QUERIED_TOKENS,
     SCHEDULED_TOKENS,
     Config,
@@ -66,7 +67,7 @@ def test_16_preemption_takes_the_last_and_admits_nobody(kind: str) -> None:
                 seen += 1
                 unfinished = [x for x in order if x in now or x in victims]
                 assert set(now) <= set(order), "nobody is admitted"
-                if c.priority_policy:
+                if c.priority_policy == PRIORITY:
                     key = [(int(r.priority[x]), x) for x in range(len(r.arrival_ps))]
                     assert max((key[x] for x in now), default=(-1, -1)) < min(key[x] for x in victims)
                 else:
