@@ -149,6 +149,7 @@ def claim(session: Session, job_id: str, worker: str, now: datetime) -> Job | No
         if parent.status == "queued":
             _transition(session, parent, "running", source="queued", started_at=now)
         elif parent.status != "running":
+            _transition(session, job, "cancelled", source="queued", finished_at=now)
             return None
     taken = _transition(
         session,
@@ -242,19 +243,31 @@ def fail(session: Session, job: Job, attempt: int, failure: Failure, now: dateti
     return True
 
 
-def requeue(session: Session, job: Job, attempt: int) -> bool:
-    """A worker that is shutting down gives a job back; the attempt does not count against ``max_attempts``."""
-    given_back = _transition(
-        session, job, "queued", source="running", attempt=attempt, **_REQUEUED, max_attempts=job.max_attempts + 1
-    )
-    if given_back:
-        ring_after_commit(session, job.id, QUEUE)
-    return given_back
+def requeue(session: Session, job: Job, attempt: int, now: datetime) -> str | None:
+    """A worker that is shutting down gives a job back; the attempt does not count against ``max_attempts``.
+
+    The new status: cancelled where the job or its plan was told to end meanwhile; ``None``: not this runner's.
+    """
+    parent = _lock_parent(session, job)
+    job = rows.lock(session, job.id)
+    if _unwanted(job, parent):
+        return "cancelled" if end_cancelled(session, job, attempt, now) else None
+    values = _REQUEUED | {"max_attempts": job.max_attempts + 1}
+    if not _transition(session, job, "queued", source="running", attempt=attempt, **values):
+        return None
+    ring_after_commit(session, job.id, QUEUE)
+    return "queued"
 
 
-def requeue_of_worker(session: Session, worker: str) -> int:
+def requeue_of_worker(session: Session, worker: str, now: datetime) -> int:
     """Gives back whatever a stopped worker still held; how many jobs."""
-    return sum(requeue(session, job, job.attempt) for job in rows.list_running(session, claimed_by=worker))
+    held = rows.list_running(session, claimed_by=worker)
+    return sum(requeue(session, job, job.attempt, now) is not None for job in held)
+
+
+def _unwanted(job: Job, parent: Job | None) -> bool:
+    """Whether nobody waits for this job any more: such a job is never queued again."""
+    return job.cancel_requested_at is not None or (parent is not None and parent.status not in rows.LIVE)
 
 
 def end_cancelled(session: Session, job: Job, attempt: int, now: datetime) -> bool:
@@ -263,6 +276,11 @@ def end_cancelled(session: Session, job: Job, attempt: int, now: datetime) -> bo
         return False
     _settle_traces(session, job, now)
     return True
+
+
+def end_lost(session: Session, job: Job, attempt: int, now: datetime) -> bool:
+    """Ends the job of a runner that may not store its outcome, where that is because the job was told to stop."""
+    return rows.lock(session, job.id).cancel_requested_at is not None and end_cancelled(session, job, attempt, now)
 
 
 def cancel(session: Session, job: Job, now: datetime) -> None:
@@ -294,7 +312,7 @@ def reap(session: Session, job_id: str, stale_before: datetime, settings: Settin
     job = rows.lock(session, job_id)
     if job.status != "running" or job.heartbeat_at is None or job.heartbeat_at >= stale_before:
         return None
-    if job.cancel_requested_at is not None:
+    if _unwanted(job, parent):
         end_cancelled(session, job, job.attempt, now)
     elif (failure := _lost(job, settings)) is not None:
         if _transition(session, job, "failed", source="running", attempt=job.attempt, **_failure_values(failure, now)):
@@ -327,15 +345,22 @@ _REQUEUED: dict[str, Any] = {
 }
 
 
+def _storable(value: Any) -> Any:
+    """Text without what a database refuses: NUL and lone surrogates, which come from escapes in users' JSON."""
+    if not isinstance(value, str):
+        return value
+    return value.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
 def _failure_values(failure: Failure, now: datetime) -> dict[str, Any]:
     errors = [
-        {name: value for name, value in vars(error).items() if value is not None}
+        {name: _storable(value) for name, value in vars(error).items() if value is not None}
         for error in failure.errors[:MAX_ERRORS]
     ]
     return {
         "finished_at": now,
         "error_code": failure.code,
-        "error_detail": failure.detail[:4000],
+        "error_detail": _storable(failure.detail)[:4000],
         "errors": errors or None,
     }
 

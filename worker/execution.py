@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 from prometheus_client import Counter, Histogram
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
 from models import jobs
@@ -86,14 +86,16 @@ def _attempt(services: Services, job: Job, escalate: Callable[[], None] | None) 
             folder.mkdir(parents=True, exist_ok=True)
             _KINDS[job.kind](Run(services, job, attempt, folder, heartbeat.checkpoint))
     except LostJobError:
-        return "lost"
+        with services.database.write() as session:
+            return "cancelled" if jobs.end_lost(session, job, attempt, services.clock()) else "lost"
     except CancelledError:
         with services.database.write() as session:
             return "cancelled" if jobs.end_cancelled(session, job, attempt, services.clock()) else "lost"
     except StoppingError:
         with services.database.write() as session:
-            return "requeued" if jobs.requeue(session, job, attempt) else "lost"
-    except DBAPIError as error:
+            status = jobs.requeue(session, job, attempt, services.clock())
+            return "requeued" if status == "queued" else status or "lost"
+    except (OperationalError, InterfaceError) as error:
         # The database went away: the row cannot be written now. The reaper finds it silent and has it tried again.
         log.warning("job.database_failed", error=type(error).__name__)
         return "lost"
@@ -139,8 +141,8 @@ def _ingest(run: Run) -> None:
         now = services.clock()
         blob_rows.note_blob(session, sha256, size, now)
         services.blobs.put_file(out, sha256)
+        _finish(run, session, run.job)  # before the traces: whoever else locks both, locks the job first
         trace_rows.make_ready(session, run.job.id, sha256, size, report, now)
-        _finish(run, session, run.job)
 
     run.write(finish)
 

@@ -91,6 +91,6 @@ class Heartbeat:
             if cancelled:
                 jobs.end_cancelled(session, self._job, self._attempt, self._services.clock())
             else:
-                jobs.requeue(session, self._job, self._attempt)
+                jobs.requeue(session, self._job, self._attempt, self._services.clock())
         log.warning("heartbeat.process_ended", job_id=self._job.id, cancelled=cancelled)
         self._escalate()

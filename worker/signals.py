@@ -66,7 +66,7 @@ def _shut_down(hostname: str) -> None:
 def _give_back(sender: Any, **_: Any) -> None:
     """After the job processes have ended: whatever they could not put back themselves."""
     with services().database.write() as session:
-        given_back = jobs.requeue_of_worker(session, sender.hostname)
+        given_back = jobs.requeue_of_worker(session, sender.hostname, services().clock())
         workers.remove(session, sender.hostname)
     log.info("worker.stopped", worker=sender.hostname, jobs_given_back=given_back)
     services().database.close()

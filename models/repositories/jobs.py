@@ -14,6 +14,8 @@ from models.repositories.scope import get_row, of_tenant, page_of
 from models.tables import Job, JobResult
 
 LIVE = ("queued", "running")
+SHARED = (*LIVE, "succeeded")
+"""States in which a job answers further requests of equal input."""
 TOP_LEVEL_KINDS = ("ingest", "replay", "plan")
 
 
@@ -56,7 +58,7 @@ def list_jobs(session: Session, tenant_id: str, page: PageRequest, filters: dict
 
 def find_shared(session: Session, tenant_id: str, input_hash: str) -> Job | None:
     """The live or succeeded job of this input."""
-    statement = of_tenant(Job, tenant_id).where(Job.input_hash == input_hash, Job.status.in_((*LIVE, "succeeded")))
+    statement = of_tenant(Job, tenant_id).where(Job.input_hash == input_hash, Job.status.in_(SHARED))
     return session.scalars(statement).one_or_none()
 
 

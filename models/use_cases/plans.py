@@ -40,7 +40,7 @@ def start_plan(
     Raises NotFoundError, ConflictError (trace not ready), LimitError, and the domain's SpecError.
     """
     principal.require("jobs:write")
-    trace = get_ready_trace(session, principal, trace_id)
+    trace = get_ready_trace(session, principal, trace_id, lock=True)
     plan = resolve_plan(spec, catalogue_for(session, principal), trace=trace_ref(trace))
     candidates = plan.candidates()
     if len(candidates) > MAX_CANDIDATES:

@@ -33,7 +33,7 @@ def start_replay(
     Raises NotFoundError, ConflictError (trace not ready), LimitError, and the domain's SpecError.
     """
     principal.require("jobs:write")
-    trace = get_ready_trace(session, principal, trace_id)
+    trace = get_ready_trace(session, principal, trace_id, lock=True)
     replay = resolve_replay(spec, catalogue_for(session, principal), trace=trace_ref(trace))
     document = {
         "schema_version": 1,

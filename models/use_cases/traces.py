@@ -105,10 +105,10 @@ def create_trace(
     # The row first: its lock keeps a sweeper from taking the file between here and the commit.
     blob_rows.note_blob(session, upload.sha256, upload.bytes, now)
     services.blobs.put_file(upload.path, upload.sha256)
-    started = jobs.create(session, job)
-    trace.ingest_job_id = started.job.id
-    if started.job.status == "succeeded":
-        _copy_outcome(session, started.job, trace)
+    ingest = _start_ingest(session, job)
+    trace.ingest_job_id = ingest.id
+    if ingest.status == "succeeded":
+        _copy_outcome(session, ingest, trace)
     try:
         with session.begin_nested():
             session.add(trace)
@@ -117,7 +117,15 @@ def create_trace(
         if found is None:
             raise
         return CreatedTrace(found, job_rows.get_job(session, principal.tenant_id, found.ingest_job_id), created=False)
-    return CreatedTrace(trace, started.job, created=True)
+    return CreatedTrace(trace, ingest, created=True)
+
+
+def _start_ingest(session: Session, job: Job) -> Job:
+    """The new ingest job, or the one that it equals: locked, so that it cannot end before the trace is there."""
+    while True:
+        started = jobs.create(session, job)
+        if started.created or job_rows.lock(session, started.job.id).status in job_rows.SHARED:
+            return started.job
 
 
 def list_traces(session: Session, principal: Principal, page: PageRequest, *, stream: str | None = None) -> Page[Trace]:
@@ -135,9 +143,12 @@ def get_trace(session: Session, principal: Principal, trace_id: str) -> Trace:
     return trace_rows.get_trace(session, principal.tenant_id, trace_id)
 
 
-def get_ready_trace(session: Session, principal: Principal, trace_id: str) -> Trace:
-    """A trace that can be planned on. Raises NotFoundError; ConflictError ``trace.not_ready`` or ``trace.failed``."""
-    trace = trace_rows.get_trace(session, principal.tenant_id, trace_id, lock=True)
+def get_ready_trace(session: Session, principal: Principal, trace_id: str, *, lock: bool = False) -> Trace:
+    """A trace that can be planned on; ``lock`` where a job is about to use it, so that nobody deletes it meanwhile.
+
+    Raises NotFoundError; ConflictError ``trace.not_ready`` or ``trace.failed``.
+    """
+    trace = trace_rows.get_trace(session, principal.tenant_id, trace_id, lock=lock)
     if trace.status == "ingesting":
         raise ConflictError(
             f"the trace {trace.id} is still being read: wait for the job {trace.ingest_job_id}",
@@ -165,12 +176,12 @@ def delete_trace(session: Session, principal: Principal, services: Services, tra
     sharing = [other for other in trace_rows.list_of_ingest_job(session, trace.ingest_job_id) if other.id != trace.id]
     if trace.status == "ingesting" and sharing:
         raise ConflictError("the trace is still being read: wait for its job", code="trace.in_use")
-    if not sharing:
-        # Nothing holds the outcome any more: the same upload made again must be read again.
-        jobs.forget_input(session, trace.ingest_job_id)
     for sha256, size in ((trace.source_sha256, trace.source_bytes), (trace.canonical_sha256, trace.canonical_bytes)):
         if sha256 is not None:
             blob_rows.note_blob(session, sha256, size or 0, services.clock())
+    if not sharing:
+        # Nothing holds the outcome any more: the same upload made again must be read again.
+        jobs.forget_input(session, trace.ingest_job_id)  # after the blobs, in the order of create_trace
     session.delete(trace)
     session.flush()
 

@@ -21,6 +21,7 @@ CURES = {
     "too_many_cells": "give the row as many cells as the header; quote a cell that holds the separator",
     "malformed_json": "write one whole JSON object on the line",
     "nested_too_deep": "flatten the object",
+    "not_text": "write text without \\u0000 and without halves of surrogate pairs (\\ud800 to \\udfff)",
     "not_an_object": "write a JSON object, not another value",
     "duplicate_key": "give each key once in an object",
     "not_block_ids": "give a list of integers from 0 to 2^64 - 1",

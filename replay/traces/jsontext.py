@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress
@@ -72,6 +73,24 @@ def pick(row: dict[str, Any], name: str) -> Any:
             return None
         value = value.get(key)
     return value
+
+
+_ODD_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
+"""What makes NUL or half of a surrogate pair in JSON; also in whole pairs, so a hit is a reason to look closely."""
+_ODD_CHARACTER = re.compile("[\0\ud800-\udfff]")
+
+
+def odd_text(row: dict[str, Any]) -> str | None:
+    """The key, or the key of the value, that holds NUL or half of a surrogate pair: no text that can be stored."""
+    left: list[tuple[str, Any]] = list(row.items())
+    for name, value in left:
+        if _ODD_CHARACTER.search(name) or (isinstance(value, str) and _ODD_CHARACTER.search(value)):
+            return name.encode("utf-8", "backslashreplace").decode().replace("\0", "\\u0000")
+        if isinstance(value, dict):
+            left += [(f"{name}.{key}", inner) for key, inner in value.items()]
+        elif isinstance(value, list):
+            left += [(name, inner) for inner in value if not isinstance(inner, int)]
+    return None
 
 
 def _text(value: Any) -> str | None:
@@ -158,8 +177,23 @@ def parse_lines(batch: lines.Lines, columns: Sequence[str] = ()) -> Records:
         except (ValueError, RecursionError):
             objects = None
         if objects is not None and len(objects) == len(texts) and set(map(type, objects)) <= {dict}:
-            return Records(numbers, objects, faults, blank)
+            return _without_odd_text(Records(numbers, objects, faults, blank), texts)
     return _one_by_one(numbers, texts, faults, blank)
+
+
+def _without_odd_text(records: Records, texts: list[str]) -> Records:
+    """The records whose texts can be stored; ``texts`` are their lines."""
+    odd = {
+        index: name
+        for index, text in enumerate(texts)
+        if _ODD_ESCAPE.search(text) and (name := odd_text(records.objects[index])) is not None
+    }
+    if not odd:
+        return records
+    kept = [index not in odd for index in range(len(texts))]
+    faults = [Fault(records.numbers[index], "not_text", name) for index, name in odd.items()]
+    numbers, objects = list(compress(records.numbers, kept)), list(compress(records.objects, kept))
+    return Records(numbers, objects, records.faults + faults, records.blank)
 
 
 def _may_repeat_keys(data: bytes, rows: int, columns: Sequence[str]) -> bool:
@@ -169,6 +203,7 @@ def _may_repeat_keys(data: bytes, rows: int, columns: Sequence[str]) -> bool:
 
 def _one_by_one(numbers: list[int], texts: list[str], faults: list[Fault], blank: int) -> Records:
     records = Records([], [], faults, blank)
+    whole = []
     for number, text in zip(numbers, texts, strict=True):
         row = parse_one(text)
         if isinstance(row, str):
@@ -176,7 +211,8 @@ def _one_by_one(numbers: list[int], texts: list[str], faults: list[Fault], blank
         else:
             records.numbers.append(number)
             records.objects.append(row)
-    return records
+            whole.append(text)
+    return _without_odd_text(records, whole)
 
 
 def parse_one(text: str) -> dict[str, Any] | str:
@@ -257,7 +293,9 @@ def _array_records(source: Source) -> Iterator[Records]:
     if not state.take("]"):
         while True:
             line, element = state.element()
-            if isinstance(element, dict):
+            if isinstance(element, dict) and (name := odd_text(element)) is not None:
+                records.faults.append(Fault(line, "not_text", name))
+            elif isinstance(element, dict):
                 records.numbers.append(line)
                 records.objects.append(element)
             else:
@@ -359,6 +397,15 @@ def open_json(source: Source) -> JsonLines | JsonArray:
         return JsonArray(source, _sample("json-array", records.objects[:_SAMPLE_ROWS], source))
     texts = first.data.split(b"\n")[: _SAMPLE_ROWS + 1]
     sample = parse_lines(lines.Lines(b"\n".join(texts) + b"\n", first.first))
+    odd = next((fault for fault in sample.faults if fault.rule == "not_text"), None)
+    if not sample.objects and odd is not None:
+        raise refusal(
+            "json",
+            f"line {odd.line:,}, column {odd.column}: a text holds NUL or half of a surrogate pair",
+            "not_text",
+            "write text without \\u0000 and without halves of surrogate pairs (\\ud800 to \\udfff)",
+            odd.line,
+        )
     if not sample.objects:
         raise refusal(
             "json",

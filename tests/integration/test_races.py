@@ -9,11 +9,18 @@ from typing import TypeVar
 
 import pytest
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 from stack import Stack
 
 from models import jobs
+from models.blobs import UploadWriter
+from models.repositories import blobs as blob_rows
 from models.repositories import jobs as job_rows
-from models.tables import Job, Tenant
+from models.repositories import traces as trace_rows
+from models.tables import Job, Tenant, Trace
+from models.use_cases import traces
+from models.use_cases.traces import CreatedTrace
+from replay.traces.options import IngestOptions
 
 T = TypeVar("T")
 THREADS = 8
@@ -151,3 +158,52 @@ def test_a_reader_is_not_blocked_by_a_writer(data_stack: Stack) -> None:
         jobs.claim(writing, job.id, "w", datetime.now(UTC))
         with data_stack.services.database.read() as reading:
             assert reading.get_one(Job, job.id).status == "queued"
+
+
+@pytest.mark.timeout(60)
+def test_an_ingest_cannot_end_while_another_upload_joins_it(data_stack: Stack) -> None:
+    """The worker waits for the upload's commit, so the trace that joined the job is settled too."""
+    services = data_stack.services
+    first = upload_to(data_stack, None)
+    assert claim(data_stack, first.job.id, "w")
+    entered = threading.Event()
+
+    def finish() -> None:
+        with services.database.write() as session:
+            now = datetime.now(UTC)
+            entered.set()
+            blob_rows.note_blob(session, "b" * 64, 1, now)
+            jobs.finish(session, session.get_one(Job, first.job.id), 1, now)
+            trace_rows.make_ready(session, first.job.id, "b" * 64, 1, {"requests": 1}, now)
+
+    worker = threading.Thread(target=finish)
+    with services.database.write() as session:
+        joined = create_trace(session, data_stack, "weekly")
+        assert joined.job.id == first.job.id
+        worker.start()
+        if session.get_bind().dialect.name == "postgresql":
+            assert entered.wait(30)
+            worker.join(0.5)  # long enough for a worker that does not wait to be done, and so to be found out
+            assert worker.is_alive()
+    worker.join()
+    with services.database.read() as session:
+        assert {trace.status for trace in session.scalars(select(Trace))} == {"ready"}
+
+
+def upload_to(stack: Stack, stream: str | None) -> CreatedTrace:
+    with stack.services.database.write() as session:
+        return create_trace(session, stack, stream)
+
+
+def create_trace(session: Session, stack: Stack, stream: str | None) -> CreatedTrace:
+    with UploadWriter(stack.settings.tmp_path, 1000) as writer:
+        writer.write(b"TIMESTAMP,ContextTokens,GeneratedTokens\n")
+        return traces.create_trace(
+            session,
+            stack.principal,
+            stack.services,
+            writer.finish(),
+            name="t",
+            options=IngestOptions(),
+            stream=stream,
+        )

@@ -16,6 +16,7 @@ from models.repositories import jobs as rows
 from models.repositories import workers
 from models.services import Services
 from models.tables import Job
+from replay.errors import FieldError
 
 STALE = timedelta(seconds=60)
 
@@ -89,7 +90,7 @@ def test_only_the_owner_of_the_attempt_ends_it(services: Services) -> None:
         with pytest.raises(LostJobError):
             jobs.finish(session, job, 2, now)
         assert not jobs.fail(session, job, 2, Failure("x", "y"), now)
-        assert not jobs.requeue(session, job, 2)
+        assert not jobs.requeue(session, job, 2, now)
         jobs.finish(session, job, 1, now)
         assert (job.status, job.progress, job.finished_at) == ("succeeded", 1.0, now)
         with pytest.raises(LostJobError):
@@ -130,8 +131,8 @@ def test_a_silent_job_that_was_cancelled_ends_cancelled(services: Services, cloc
 def test_a_graceful_return_costs_no_attempt(services: Services) -> None:
     with services.database.write() as session:
         job = claimed(services, session)
-        assert jobs.requeue_of_worker(session, "another") == 0
-        assert jobs.requeue_of_worker(session, "w") == 1
+        assert jobs.requeue_of_worker(session, "another", services.clock()) == 0
+        assert jobs.requeue_of_worker(session, "w", services.clock()) == 1
         assert (job.status, job.max_attempts, job.claimed_by, job.dispatched_at) == ("queued", 4, None, None)
 
 
@@ -184,6 +185,63 @@ def test_a_failed_child_fails_the_plan_and_cancels_the_rest(services: Services) 
         assert jobs.beat(session, second.id, 1, 0.5, now).cancelled
         with pytest.raises(LostJobError):
             jobs.finish_child(session, second, 1, "{}", "v", services.settings, now)
+
+
+def test_a_stopped_worker_gives_back_no_child_of_an_ended_plan(services: Services) -> None:
+    now = services.clock()
+    with services.database.write() as session:
+        parent, (first, second) = plan_of(services, session, 2)
+        assert jobs.claim(session, first.id, "w", now)
+        assert jobs.claim(session, second.id, "w", now)
+        jobs.cancel(session, parent, now)
+        assert jobs.requeue(session, first, 1, now) == "cancelled"
+        assert jobs.requeue_of_worker(session, "w", now) == 1
+        assert {first.status, second.status} == {"cancelled"}
+        assert rows.list_undispatched(session, now, 0) == []
+
+
+def test_a_cancel_before_the_return_of_a_job_ends_it(services: Services) -> None:
+    now = services.clock()
+    with services.database.write() as session:
+        job = claimed(services, session)
+        jobs.cancel(session, job, now)
+        assert jobs.requeue(session, job, 1, now) == "cancelled"
+        assert job.status == "cancelled"
+
+
+def test_a_queued_child_of_an_ended_plan_ends_with_its_message(services: Services) -> None:
+    now = services.clock()
+    with services.database.write() as session:
+        parent, (child,) = plan_of(services, session, 1)
+        rows.update_where(session, parent.id, [], {"status": "failed"})
+        assert jobs.claim(session, child.id, "w", now) is None
+        assert child.status == "cancelled"
+
+
+def test_a_runner_that_lost_its_job_to_a_cancel_ends_it(services: Services) -> None:
+    now = services.clock()
+    with services.database.write() as session:
+        _, (first, second) = plan_of(services, session, 2)
+        assert jobs.claim(session, first.id, "w", now)
+        assert jobs.claim(session, second.id, "w", now)
+        assert not jobs.end_lost(session, second, 1, now), "nobody told it to stop"
+        jobs.fail(session, first, 1, Failure("workload.empty", "nothing to replay"), now)
+        assert not jobs.end_lost(session, second, 2, now), "another attempt's"
+        assert jobs.end_lost(session, second, 1, now)
+        assert second.status == "cancelled"
+
+
+def test_a_failure_is_told_without_what_a_database_refuses(services: Services) -> None:
+    with services.database.write() as session:
+        job = claimed(services, session)
+        faults = (FieldError("no \ud800", field="a\0b", line=3), FieldError("x", column="\udc00"))
+        jobs.fail(session, job, 1, Failure("trace.x", "columns: a\ud800b, \0"), services.clock())
+        assert job.error_detail == r"columns: a\ud800b, \x00"
+        other = claimed(services, session)
+        jobs.fail(session, other, 1, Failure("trace.x", "y", faults), services.clock())
+        assert other.errors is not None
+        assert other.errors[0] == {"detail": r"no \ud800", "field": r"a\x00b", "line": 3}
+        assert other.errors[1]["column"] == r"\udc00"
 
 
 def test_a_job_never_leaves_its_end(services: Services) -> None:

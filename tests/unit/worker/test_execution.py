@@ -9,7 +9,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 from sqlalchemy import select
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DataError, OperationalError
+from sqlalchemy.orm import Session
 
 from models import jobs
 from models.blobs import UploadWriter
@@ -95,6 +96,29 @@ def test_an_ingest_makes_the_trace_ready(running: Services, principal: Principal
     assert leftovers(running) == []
 
 
+def test_an_ingest_ends_its_job_before_its_traces(
+    running: Services, principal: Principal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reaper and an upload of the same file lock the job first: another order would deadlock."""
+    created = upload(running, principal)
+    make_ready, seen = execution.trace_rows.make_ready, []
+
+    def note(session: Session, job_id: str, *outcome: object) -> None:
+        seen.append(session.get_one(Job, job_id).status)
+        make_ready(session, job_id, *outcome)
+
+    monkeypatch.setattr(execution.trace_rows, "make_ready", note)
+    assert execute(running, created.job.id, "w") == "succeeded"
+    assert seen == ["succeeded"]
+
+
+def test_odd_texts_in_json_keys_end_in_the_row(running: Services, principal: Principal) -> None:
+    for content in (r'{"a\ud800b":1,"x":2}', r'{"a\u0000b":1,"x":2}'):
+        created = upload(running, principal, content + "\n")
+        assert execute(running, created.job.id, "w") == "failed"
+        assert job_of(running, created.job.id).error_code == "trace.json"
+
+
 def test_a_bad_trace_fails_with_its_faults(running: Services, principal: Principal) -> None:
     created = upload(running, principal, "when,what\n1,2\n")
     assert execute(running, created.job.id, "w") == "failed"
@@ -152,7 +176,7 @@ def test_a_lost_attempt_stores_nothing(
     def lose(*_: object) -> None:
         with running.database.write() as session:
             job = session.get_one(Job, job_id)
-            assert jobs.requeue(session, job, 1)
+            assert jobs.requeue(session, job, 1, running.clock())
             assert jobs.claim(session, job_id, "another", running.clock()) is not None
 
     monkeypatch.setattr(runner, "write_requests", lambda table, out: (out.write_bytes(b"x"), lose())[0])
@@ -170,6 +194,7 @@ def test_a_lost_attempt_stores_nothing(
         (StoppingError("x"), "requeued", "queued", None),
         (LostJobError("x"), "lost", "running", None),
         (OperationalError("x", {}, Exception()), "lost", "running", None),
+        (DataError("x", {}, Exception("secret")), "failed", "failed", "internal"),
         (SpecError("memory", "too small", [FieldError("no", field="gpu")]), "failed", "failed", "memory"),
         (MemoryError(), "failed", "failed", "out_of_memory"),
         (OSError(28, "No space left on device"), "failed", "failed", "storage"),

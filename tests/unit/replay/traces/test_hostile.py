@@ -141,6 +141,9 @@ REFUSED: dict[str, tuple[bytes | str, dict[str, object], str, str]] = {
     "all lengths zero": (HEADER + "1,0,0\n2,0,0\n", {}, "trace.no_lengths", "prompt_tokens"),
     "all outputs empty": (HEADER + "1,5,\n2,6,\n", {}, "trace.no_lengths", "output_tokens"),
     "a JSON array of junk": ('[1, "a", null, [], true]', {}, "trace.unknown_columns", "no known format"),
+    "JSON lines with half of a surrogate pair in a key": (r'{"a\ud800b":1,"x":2}', {}, "trace.json", r"a\ud800b"),
+    "JSON lines with NUL in a key": (r'{"a\u0000b":1,"x":2}', {}, "trace.json", r"a\u0000b"),
+    "a JSON array with NUL in a key": (r'[{"a\u0000b":1,"x":2}]', {}, "trace.unknown_columns", "no known format"),
     "an empty JSON array": ("[]", {}, "trace.unknown_columns", "no known format"),
     "a JSON array cut off": (
         '[{"arrival_s":1,"prompt_tokens":2,"output_tokens":3},\n{"arr',
@@ -297,6 +300,27 @@ JSON_ROWS: dict[str, tuple[str, str, str | None]] = {
     "two objects": ('{"arrival_s": 60} {"arrival_s": 61}', "malformed_json", None),
     "a repeated key": ('{"arrival_s":60,"prompt_tokens":5,"prompt_tokens":6,"output_tokens":1}', "duplicate_key", None),
     "nested without end": ('{"a":' * 100_000, "nested_too_deep", None),
+    "half of a surrogate pair in a value": (
+        r'{"arrival_s":60,"prompt_tokens":5,"output_tokens":1,"session_id":"a\ud800"}',
+        "not_text",
+        "session_id",
+    ),
+    "half of a pair behind an escaped backslash": (
+        r'{"arrival_s":60,"prompt_tokens":5,"output_tokens":1,"session_id":"\\ud83d\udc00"}',
+        "not_text",
+        "session_id",
+    ),
+    "half of a surrogate pair in a key": (
+        r'{"arrival_s":60,"prompt_tokens":5,"output_tokens":1,"a\udc00b":1}',
+        "not_text",
+        r"a\udc00b",
+    ),
+    "NUL in a nested value": (
+        r'{"arrival_s":60,"prompt_tokens":5,"output_tokens":1,"x":{"y":["\u0000"]}}',
+        "not_text",
+        "x.y",
+    ),
+    "NUL in a key": (r'{"arrival_s":60,"prompt_tokens":5,"output_tokens":1,"a\u0000b":1}', "not_text", r"a\u0000b"),
     "NaN": ('{"arrival_s":60,"prompt_tokens":NaN,"output_tokens":1}', "not_a_number", "prompt_tokens"),
     "true": ('{"arrival_s":60,"prompt_tokens":true,"output_tokens":1}', "not_a_number", "prompt_tokens"),
     "an object for a number": (
