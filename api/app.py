@@ -16,7 +16,7 @@ from api.context import ApiContext
 from api.description import describe_errors_as_problems
 from api.health import router as health_router
 from api.middleware import RequestContext
-from api.origin import LocalGuard, is_loopback
+from api.origin import LocalGuard, is_loopback, trusted_origins
 from api.pages import router as pages_router
 from api.problems import install_problem_handlers
 from api.replies import install_replay_handler
@@ -98,7 +98,7 @@ def check_exposure(settings: Settings) -> None:
 
 
 def _middleware(settings: Settings, context: ApiContext) -> list[Middleware]:
-    layers = [Middleware(RequestContext, metrics=context.metrics)]
+    layers = [Middleware(RequestContext, metrics=context.metrics, settings=settings)]
     if settings.cors_origins:
         layers.append(
             Middleware(
@@ -117,5 +117,5 @@ def _middleware(settings: Settings, context: ApiContext) -> list[Middleware]:
             )
         )
     if not settings.auth_required:
-        layers.append(Middleware(LocalGuard))
+        layers.append(Middleware(LocalGuard, trusted=trusted_origins(settings)))
     return layers

@@ -9,7 +9,7 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPBearer
 
 from api.context import context_of
-from api.origin import require_same_origin
+from api.origin import require_same_origin, trusted_origins
 from models.errors import LimitError, UnauthorizedError
 from models.principal import Principal, Scope, local_principal
 from models.use_cases.keys import authenticate as authenticate_key
@@ -74,8 +74,7 @@ def _key_text(request: Request) -> str:
     if scheme.lower() != "bearer":
         text = request.cookies.get(KEY_COOKIE, "")
         if text:
-            settings = context_of(request).settings
-            require_same_origin(request, (*settings.cors_origins, *filter(None, [settings.public_url])))
+            require_same_origin(request, trusted_origins(context_of(request).settings))
     text = text.strip()
     return text if len(text) <= MAX_KEY_LENGTH and text.isascii() else ""
 

@@ -12,7 +12,9 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.metrics import Metrics
+from api.origin import is_secure
 from api.problems import internal_error_response
+from models.settings import Settings
 
 CSP = (
     "default-src 'self'; base-uri 'none'; object-src 'none'; form-action 'self'; frame-ancestors 'none'; "
@@ -36,9 +38,10 @@ log = structlog.get_logger("api.access")
 class RequestContext:
     """The outermost layer. An error that nothing else handled becomes a problem with the request's id."""
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, *, metrics: Metrics, settings: Settings) -> None:
         self._app = app
         self._metrics = metrics
+        self._settings = settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -47,7 +50,7 @@ class RequestContext:
         request = Request(scope)
         request_id = _request_id(request)
         scope.setdefault("state", {})["request_id"] = request_id
-        secure = scope["scheme"] == "https"
+        secure = is_secure(scope, self._settings)
         started = time.perf_counter()
         status = 0
         body_is_unread = "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"

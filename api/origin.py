@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from api.errors import HostError
 from api.problems import app_error_response
 from models.errors import AppError, ForbiddenError
+from models.settings import Settings
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -41,6 +42,16 @@ def _host_and_port(origin: str) -> str:
         return ""
 
 
+def trusted_origins(settings: Settings) -> tuple[str, ...]:
+    """Origins beside the request's own host whose pages may send unsafe requests."""
+    return (*settings.cors_origins, *filter(None, [settings.public_url]))
+
+
+def is_secure(scope: Scope, settings: Settings) -> bool:
+    """Whether users reach us by TLS: as the (trusted) proxy says, or as the public address does."""
+    return scope["scheme"] == "https" or settings.public_url.startswith("https://")
+
+
 def require_same_origin(request: Request, trusted: Collection[str] = ()) -> None:
     """Refuses an unsafe request that a browser sends for another site's page.
 
@@ -64,8 +75,9 @@ def require_same_origin(request: Request, trusted: Collection[str] = ()) -> None
 class LocalGuard:
     """Around an application without keys: answers only under a loopback name, and only to its own pages or programs."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, trusted: Collection[str] = ()) -> None:
         self._app = app
+        self._trusted = trusted
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -77,8 +89,7 @@ class LocalGuard:
                 return
         await self._app(scope, receive, send)
 
-    @staticmethod
-    def _check(request: Request) -> None:
+    def _check(self, request: Request) -> None:
         if not is_loopback(_host_name(request.headers.get("host", ""))):
             raise HostError("without API keys the service answers only as localhost or 127.0.0.1")
-        require_same_origin(request)
+        require_same_origin(request, self._trusted)

@@ -20,6 +20,7 @@ from api.errors import BadRequestError, MediaTypeError
 from models.blobs import StoredUpload, UploadWriter
 from models.errors import InvalidError, TooLargeError, UnavailableError
 from models.principal import Principal
+from models.use_cases.limits import stored_bytes_error
 from models.use_cases.traces import check_upload_allowed
 from replay.errors import FieldError
 
@@ -84,13 +85,15 @@ async def receive_upload(
     length, sha256 = declared_length(request), declared_sha256(request.headers.get("content-digest"))
     if request.headers.get("content-encoding", "").strip().lower() not in _ENCODINGS:
         raise MediaTypeError("send the file as it is; compressed ones may be gzip or zstd")
-    await run_in_threadpool(_check_allowed, context, principal, length)
+    left = await run_in_threadpool(_check_allowed, context, principal, length)
     received, buffer = 0, bytearray()
     async for chunk in _chunks(request):
         received += len(chunk)
         if received > context.settings.upload_max_bytes:
             limit = context.settings.upload_max_bytes
             raise TooLargeError(f"the body is larger than the limit of {limit} bytes", code="upload.too_large")
+        if received > left:
+            raise stored_bytes_error()
         buffer += chunk
         if len(buffer) >= _BUFFER_BYTES:
             await run_in_threadpool(writer.write, bytes(buffer))
@@ -114,6 +117,6 @@ def _truncated() -> BadRequestError:
     return BadRequestError("the body ended before its declared length; nothing was kept", code="upload.truncated")
 
 
-def _check_allowed(context: ApiContext, principal: Principal, length: int | None) -> None:
+def _check_allowed(context: ApiContext, principal: Principal, length: int | None) -> int:
     with context.services.database.read() as session:
-        check_upload_allowed(session, principal, context.services, length)
+        return check_upload_allowed(session, principal, context.services, length)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from alembic import context
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from models.database import make_engine
 from models.tables import Base
@@ -16,12 +16,12 @@ def run() -> None:
     """Runs the asked-for migrations in one transaction."""
     engine = make_engine(context.config.attributes["settings"])
     sqlite = engine.dialect.name == "sqlite"
+    if sqlite:
+        # A table that a batch rewrites is dropped and renamed: rows that point to it must not follow. Within a
+        # transaction SQLite ignores the pragma, so it is set as the driver connects.
+        event.listen(engine, "connect", lambda driver, _record: driver.execute("PRAGMA foreign_keys=OFF").close())
     try:
         with engine.execution_options(begin="IMMEDIATE").connect() as connection:
-            if sqlite:
-                # A table that a batch rewrites is dropped and renamed: rows that point to it must not follow.
-                connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
-                connection.commit()
             context.configure(
                 connection=connection, target_metadata=Base.metadata, render_as_batch=sqlite, compare_type=True
             )

@@ -124,16 +124,13 @@ class FilesystemBlobStore:
     def put_file(self, path: Path, sha256: str) -> None:
         target = self._path(sha256)
         target.parent.mkdir(parents=True, exist_ok=True)
-        if target.exists():
+        if target.exists() and target.stat().st_size == path.stat().st_size:  # else a crash cut it short
             path.unlink()
             target.touch()
             return
+        _sync(path)
         path.replace(target)
-        descriptor = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync(target.parent)
 
     def open(self, sha256: str) -> BinaryIO:
         return self.local_path(sha256).open("rb")
@@ -162,6 +159,15 @@ class FilesystemBlobStore:
     def free_bytes(self) -> int:
         self._root.mkdir(parents=True, exist_ok=True)
         return shutil.disk_usage(self._root).free
+
+
+def _sync(path: Path) -> None:
+    """Has a file's content, or a folder's names, written to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def build_blob_store(settings: Settings) -> BlobStore:

@@ -37,7 +37,7 @@ def celery_settings(settings: Settings) -> dict[str, Any]:
         "accept_content": ["json"],
         "worker_soft_shutdown_timeout": settings.worker_soft_shutdown_s,
         "worker_max_tasks_per_child": 100,
-        "worker_max_memory_per_child": (settings.worker_memory_limit_mib or 0) * 1024 or None,
+        "worker_max_memory_per_child": _memory_per_process_kib(settings),
         "worker_proc_alive_timeout": 120.0,
         "worker_hijack_root_logger": False,
         "worker_send_task_events": False,
@@ -53,6 +53,11 @@ def celery_settings(settings: Settings) -> dict[str, Any]:
         "redbeat_lock_timeout": 15,
         "beat_max_loop_interval": 3,
     }
+
+
+def _memory_per_process_kib(settings: Settings) -> int | None:
+    limit = settings.worker_memory_limit_mib
+    return None if limit is None else limit * 1024 // settings.job_processes
 
 
 def beat_lock_key(settings: Settings) -> str:

@@ -73,7 +73,9 @@ def make_engine(settings: Settings) -> Engine:
     if url.get_backend_name() == "sqlite":
         if url.database:
             Path(url.database).parent.mkdir(parents=True, exist_ok=True)
-        engine = create_engine(url, pool_size=settings.db_pool_size, max_overflow=settings.db_max_overflow)
+        engine = create_engine(
+            url, pool_size=settings.db_pool_size, max_overflow=settings.db_max_overflow, hide_parameters=True
+        )
         event.listen(engine, "connect", _set_up_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
@@ -81,6 +83,7 @@ def make_engine(settings: Settings) -> Engine:
         url,
         pool_size=settings.db_pool_size,
         max_overflow=settings.db_max_overflow,
+        hide_parameters=True,  # errors go to logs and terminals; parameters hold hashes of keys
         pool_pre_ping=True,
         pool_timeout=10,
         connect_args={"connect_timeout": 5},

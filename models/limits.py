@@ -38,10 +38,12 @@ class MemoryRateLimiter:
         now = self._clock()
         window = int(now // WINDOW_S)
         with self._lock:
-            if window != self._window or len(self._counts) > MAX_KEYS:
+            if window != self._window:
                 self._window, self._counts = window, {}
-            count = self._counts.get(key, 0) + 1
-            self._counts[key] = count
+            count = self._counts.pop(key, 0) + 1
+            self._counts[key] = count  # at the end: the first is the one that has been quiet for longest
+            if len(self._counts) > MAX_KEYS:
+                del self._counts[next(iter(self._counts))]
         return None if count <= limit_per_minute else _rest(now)
 
 

@@ -10,9 +10,11 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from alembic.util import CommandError
 
 from models.database import make_engine
 from models.settings import Settings, load_settings
+from replay.errors import FieldError, SpecError
 
 
 def alembic_config(settings: Settings) -> Config:
@@ -32,8 +34,14 @@ def upgrade_to_head(settings: Settings) -> None:
 
 
 def downgrade(settings: Settings, revision: str) -> None:
-    """Goes back to ``revision`` (``base``: an empty database)."""
-    command.downgrade(alembic_config(settings), revision)
+    """Goes back to ``revision`` (``base``: an empty database). Raises SpecError where there is no such revision."""
+    config = alembic_config(settings)
+    try:
+        ScriptDirectory.from_config(config).get_revisions(revision)
+    except CommandError as error:
+        detail = f"there is no revision {revision[:60]!r}: name one of this version's, or base"
+        raise SpecError("database.revision", detail, [FieldError(detail, field="--downgrade")]) from error
+    command.downgrade(config, revision)
 
 
 def head_revision(settings: Settings) -> str:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from replay.errors import SpecError
+
 GIB = 1024**3
+MIN_SECRET = 16
 
 
 class Settings(BaseSettings):
@@ -36,6 +41,10 @@ class Settings(BaseSettings):
         default=None, ge=0, le=65535, description="Port of the worker's metrics; empty: none"
     )
     public_url: str = Field(default="", description="Address users see, for links; empty: from the request")
+    trusted_proxies: str = Field(
+        default="127.0.0.1",
+        description="Addresses or networks, by commas, whose X-Forwarded-For and X-Forwarded-Proto are believed",
+    )
     cors_origins: tuple[str, ...] = Field(default=(), description="Origins allowed by CORS, as a JSON list")
     auth: Literal["auto", "keys", "local"] = Field(
         default="auto", description="keys: API keys needed; local: none; auto: local in embedded mode only"
@@ -68,7 +77,8 @@ class Settings(BaseSettings):
     max_live_jobs: int = Field(
         default=100, ge=1, description="Queued and running jobs of one tenant (a plan counts once)"
     )
-    max_stored_bytes: int = Field(default=200 * GIB, ge=1, description="Bytes of uploads one tenant keeps")
+    max_stored_bytes: int = Field(default=200 * GIB, ge=1, description="Bytes of traces and reports one tenant keeps")
+    max_schedules: int = Field(default=100, ge=1, description="Schedules of one tenant")
     idempotency_ttl_s: float = Field(default=86400.0, gt=0, description="How long an Idempotency-Key is remembered")
 
     # jobs
@@ -93,7 +103,9 @@ class Settings(BaseSettings):
     )
     worker_threads: int = Field(default=1, ge=1, description="Threads of one job process (numba and polars)")
     worker_memory_limit_mib: int | None = Field(
-        default=None, ge=64, description="Resident size after which a job process is replaced; empty: no limit"
+        default=None,
+        ge=64,
+        description="Memory of a worker's job processes together; one above its share is replaced; empty: no limit",
     )
     worker_soft_shutdown_s: float = Field(default=10.0, ge=0, description="Time a stopping worker gives its jobs")
     worker_queues: tuple[Literal["replay", "control"], ...] = Field(
@@ -116,12 +128,27 @@ class Settings(BaseSettings):
                 return "postgresql+psycopg://" + url.removeprefix(scheme)
         return url
 
+    @field_validator("public_url")
+    @classmethod
+    def _check_public_url(cls, url: str) -> str:
+        if url and _origin(url) is None:
+            raise ValueError("CAPREPLAY_PUBLIC_URL must begin with http:// or https:// and name a host")
+        return url.rstrip("/")
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _check_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            if _origin(origin) != origin.lower():
+                raise ValueError(f"CAPREPLAY_CORS_ORIGINS: {origin!r} is no origin such as https://app.example.org")
+        return origins
+
     @model_validator(mode="after")
     def _secret_outside_embedded(self) -> Settings:
         if not self.embedded and self.secret_key is None:
             raise ValueError("CAPREPLAY_SECRET_KEY is needed with a broker of its own: set it to a long random text")
-        if self.secret_key is not None and len(self.secret_key.get_secret_value()) < 16:
-            raise ValueError("CAPREPLAY_SECRET_KEY is too short: use at least 16 characters")
+        if self.secret_key is not None and len(self.secret_key.get_secret_value()) < MIN_SECRET:
+            raise ValueError(f"CAPREPLAY_SECRET_KEY is too short: use at least {MIN_SECRET} characters")
         return self
 
     @property
@@ -133,6 +160,15 @@ class Settings(BaseSettings):
     def auth_required(self) -> bool:
         """Whether requests need an API key."""
         return self.auth == "keys" or (self.auth == "auto" and not self.embedded)
+
+    @property
+    def job_processes(self) -> int:
+        """Of a worker: as asked, else the cores over a job's threads; one in embedded mode and for ticks alone."""
+        if self.worker_concurrency is not None:
+            return self.worker_concurrency
+        if self.embedded or "replay" not in self.worker_queues:
+            return 1
+        return max(1, len(os.sched_getaffinity(0)) // self.worker_threads)
 
     @property
     def resolved_database_url(self) -> str:
@@ -152,19 +188,22 @@ class Settings(BaseSettings):
         return self.blobs_path.parent / "tmp" if self.blob_dir is None else self.blob_dir / "tmp"
 
     def signing_key(self) -> bytes:
-        """The secret that signs cursors and forms; in embedded mode made once, kept in the data folder (mode 600)."""
+        """The secret that signs cursors and forms; in embedded mode made once, kept in the data folder (mode 600).
+
+        Raises SpecError where that file holds no key.
+        """
         if self.secret_key is not None:
             return self.secret_key.get_secret_value().encode()
         path = self.data_dir / "secret_key"
         if not path.exists():
             self.data_dir.mkdir(parents=True, exist_ok=True)
-            try:
-                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            except FileExistsError:
-                return path.read_bytes()
-            with os.fdopen(descriptor, "w") as file:
-                file.write(secrets.token_hex(32))
-        return path.read_bytes()
+            _make_secret(path)
+        key = path.read_bytes()
+        if len(key) < MIN_SECRET:
+            raise SpecError(
+                "settings.secret_key", f"{path} holds no key of {MIN_SECRET} bytes: delete it, and a new one is made"
+            )
+        return key
 
     def environment(self) -> dict[str, str]:
         """These settings as variables, for a subprocess that must see exactly the same."""
@@ -178,6 +217,28 @@ class Settings(BaseSettings):
             values[f"CAPREPLAY_{name.upper()}"] = json.dumps(value) if isinstance(value, tuple) else str(value)
         values["CAPREPLAY_DATA_DIR"] = str(self.data_dir.absolute())
         return values
+
+
+def _origin(url: str) -> str | None:
+    """Scheme, host and port of an http(s) address; ``None`` where it is none."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or "*" in parts.netloc or "@" in parts.netloc:
+        return None
+    return f"{parts.scheme}://{parts.netloc}".lower()
+
+
+def _make_secret(path: Path) -> None:
+    """Writes a new secret whole, or leaves the one that another process was faster to write."""
+    aside = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+    try:
+        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def load_settings() -> Settings:

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from hashlib import sha256
 
 import structlog
 
@@ -36,10 +37,11 @@ def main(argv: list[str] | None = None) -> int:
             log.exception("embedded.locked", data_dir=str(settings.data_dir))
             return 3
         _clear_queue(settings)
-        _start_ticks(settings, watch_parent=arguments.watch_parent)
+        name = worker_name(settings)
+        _start_ticks(settings, name, watch_parent=arguments.watch_parent)
         from worker.main import run_worker
 
-        run_worker(settings, name=f"embedded@{socket.gethostname()}")
+        run_worker(settings, name=name)
     return 0
 
 
@@ -51,15 +53,21 @@ def _clear_queue(settings: Settings) -> None:
             path.unlink(missing_ok=True)
 
 
-def _start_ticks(settings: Settings, *, watch_parent: bool) -> None:
+def worker_name(settings: Settings) -> str:
+    """The same at each start, and another for each data folder: embedded workers may share a database."""
+    folder = sha256(str(settings.data_dir.absolute()).encode()).hexdigest()[:8]
+    return f"embedded-{folder}@{socket.gethostname()}"
+
+
+def _start_ticks(settings: Settings, name: str, *, watch_parent: bool) -> None:
     from models.repositories import jobs as job_rows
     from models.services import build_services
     from worker import ticks
     from worker.app import app
 
     services = build_services(settings)
-    # This process alone holds the lock, so whatever still counts as running belongs to a worker that has died.
-    ticks.reap(services, stale_s=0.0)
+    # This process alone holds the lock, so whatever runs under its name belongs to a worker that has died.
+    ticks.reap(services, dead_worker=name)
     with services.database.write() as session:
         job_rows.forget_dispatches(session)
     parent = os.getppid() if watch_parent else None

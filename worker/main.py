@@ -43,19 +43,10 @@ def run_worker(settings: Settings, *, name: str) -> None:
         from worker.app import app
 
         if port is not None:
-            _serve_metrics(port, Path(metrics))
+            _serve_metrics(settings.host, port, Path(metrics))
         argv = ["worker", "--hostname", name, "--queues", ",".join(settings.worker_queues)]
-        argv += ["--concurrency", str(concurrency(settings)), "--loglevel", settings.log_level]
+        argv += ["--concurrency", str(settings.job_processes), "--loglevel", settings.log_level]
         app.worker_main(["--quiet", *argv, "--without-gossip", "--without-mingle", "--without-heartbeat"])
-
-
-def concurrency(settings: Settings) -> int:
-    """Job processes: as asked, else the cores over the threads of a job; one in embedded mode and for ticks alone."""
-    if settings.worker_concurrency is not None:
-        return settings.worker_concurrency
-    if settings.embedded or "replay" not in settings.worker_queues:
-        return 1
-    return max(1, len(os.sched_getaffinity(0)) // settings.worker_threads)
 
 
 def check(settings: Settings, silent_s: float = 60.0) -> int:
@@ -76,11 +67,11 @@ def check(settings: Settings, silent_s: float = 60.0) -> int:
     return 0 if alive else 1
 
 
-def _serve_metrics(port: int, folder: Path) -> None:
+def _serve_metrics(host: str, port: int, folder: Path) -> None:
     from prometheus_client import CollectorRegistry, start_http_server
     from prometheus_client.multiprocess import MultiProcessCollector
 
     registry = CollectorRegistry()
     collector: Any = MultiProcessCollector  # untyped
     collector(registry, path=str(folder))
-    start_http_server(port, registry=registry)
+    start_http_server(port, addr=host, registry=registry)

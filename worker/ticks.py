@@ -40,12 +40,13 @@ def dispatch(services: Services, app: celery.Celery) -> int:
     return len(sent)
 
 
-def reap(services: Services, *, stale_s: float | None = None) -> int:
-    """Takes jobs from runners that have been silent for ``stale_s`` (default: the setting); how many."""
+def reap(services: Services, *, dead_worker: str | None = None) -> int:
+    """Takes jobs from runners that have been silent for too long, or from a worker that is known dead; how many."""
     now = services.clock()
-    stale_before = now - timedelta(seconds=services.settings.job_stale_s if stale_s is None else stale_s)
+    stale_before = now - timedelta(seconds=0.0 if dead_worker else services.settings.job_stale_s)
     with services.database.read() as session:
-        silent = [job.id for job in job_rows.list_running(session, silent_since=stale_before)]
+        held = job_rows.list_running(session, silent_since=stale_before, claimed_by=dead_worker)
+        silent = [job.id for job in held]
     taken = 0
     for job_id in silent:
         with services.database.write() as session:
@@ -88,7 +89,10 @@ def _sweep_orphans(services: Services) -> int:
     """Files of the store that no row names: left by a transaction that failed after it had stored one."""
     deleted = 0
     for sha256 in list(services.blobs.list_older(max(services.settings.blob_grace_s, 60.0))):
-        with services.database.write() as session:
+        with services.database.read() as session:
+            if blob_rows.exists(session, sha256):
+                continue
+        with services.database.write() as session:  # again: it may have been stored meanwhile
             if not blob_rows.exists(session, sha256):
                 services.blobs.delete(sha256)
                 deleted += 1

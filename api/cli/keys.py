@@ -35,7 +35,9 @@ def command() -> None:
         "--scope", "scopes", multiple=True, type=click.Choice(_SCOPES), help="Repeatable; default: all but admin."
     ),
     click.option(
-        "--expires-days", type=click.FloatRange(min=0, min_open=True), help="Days until it ends; default: never."
+        "--expires-days",
+        type=click.FloatRange(min=0, max=36_500, min_open=True),
+        help="Days until it ends; default: never.",
     ),
     tenant_option,
     data_dir_option,
@@ -115,7 +117,11 @@ def revoke(key_id: str, tenant: str | None, data_dir: Path | None, as_json: bool
 @options(
     click.argument("key_id"),
     click.option(
-        "--grace-hours", type=click.FloatRange(min=0), default=24.0, show_default=True, help="Until the old one ends."
+        "--grace-hours",
+        type=click.FloatRange(min=0, max=720),
+        default=24.0,
+        show_default=True,
+        help="Until the old one ends.",
     ),
     tenant_option,
     data_dir_option,
@@ -153,10 +159,14 @@ def tenants(add: str | None, data_dir: Path | None, as_json: bool) -> None:
 
 
 def _facts(key: ApiKey) -> dict[str, Any]:
+    from models.clock import utc_now
+
     def text(moment: datetime | None) -> str | None:
         return None if moment is None else moment.isoformat(timespec="seconds")
 
     state = "revoked" if key.revoked_at is not None else "active"
+    if state == "active" and key.expires_at is not None and key.expires_at <= utc_now():
+        state = "expired"
     return {
         "id": key.id,
         "tenant": key.tenant_id,

@@ -39,6 +39,7 @@ def command(host: str | None, port: int | None, data_dir: Path | None, no_worker
     settings = settings_with(host=host, port=port, data_dir=data_dir)
     configure_logging(settings)
     require_schema(settings)
+    settings.signing_key()  # a damaged one is refused now, not at the first form
     app = create_app(settings)
     listening = bind(settings)
     address = address_of(settings, listening)
@@ -52,7 +53,7 @@ def command(host: str | None, port: int | None, data_dir: Path | None, no_worker
     try:
         if supervisor is not None:
             supervisor.start()
-        _serve(app, listening)
+        _serve(app, listening, settings.trusted_proxies)
     finally:
         if supervisor is not None:
             supervisor.stop()
@@ -83,10 +84,17 @@ def address_of(settings: Settings, listening: socket.socket) -> str:
     return f"http://{name}:{listening.getsockname()[1]}"
 
 
-def _serve(app: Any, listening: socket.socket) -> None:
+def _serve(app: Any, listening: socket.socket, trusted_proxies: str) -> None:
     import uvicorn
 
-    config = uvicorn.Config(app, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=5)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=5,
+        forwarded_allow_ips=trusted_proxies,
+    )
     try:
         uvicorn.Server(config).run(sockets=[listening])
     finally:

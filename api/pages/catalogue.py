@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
@@ -16,7 +15,8 @@ from api.deps import CurrentServices, ReadSession, WriteSession
 from api.pages.forms import Faults, Form, number
 from api.pages.render import CheckedForm, PageRoute, page, see_other
 from api.reports.tables import Cell, Column, Table
-from models.errors import AppError
+from api.strict import parse_json
+from models.errors import AppError, InvalidError
 from models.principal import Principal
 from models.use_cases import catalogue
 from replay.errors import ReplayError
@@ -95,9 +95,10 @@ def _fields(kind: Kind) -> dict[str, str]:
 
 def _json(form: Form, name: str, faults: Faults) -> dict[str, Any]:
     try:
-        value = json.loads(form.text(name))
-    except (ValueError, RecursionError):
-        value = None
+        value = parse_json(form.text(name).encode())
+    except InvalidError as error:
+        faults.add(name, error.detail.replace("the body", "this text"))
+        return {}
     if isinstance(value, dict):
         return value
     faults.add(name, "paste a JSON object: it starts with { and ends with }")

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 from pydantic import ValidationError
 from starlette.requests import Request
 
-from models.errors import AppError, TooLargeError
+from models.errors import AppError, InvalidError, TooLargeError
 from replay.errors import ReplayError
 
 MAX_FORM_BYTES = 512 * 1024
@@ -41,7 +41,7 @@ async def read_form(request: Request) -> Form:
     """Dependency: the body of a form, up to 512 KiB and 500 fields.
 
     Raises:
-        TooLargeError: beyond either bound.
+        TooLargeError: beyond either bound. InvalidError: text that no database stores.
     """
     body = bytearray()
     async for chunk in request.stream():
@@ -52,6 +52,8 @@ async def read_form(request: Request) -> Form:
         pairs = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=MAX_FIELDS)
     except ValueError:
         raise TooLargeError(f"a form may hold {MAX_FIELDS} fields") from None
+    if any("\0" in text for pair in pairs for text in pair):
+        raise InvalidError("a field holds a NUL character: remove it", code="form.text")
     return Form(pairs)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from api.auth import Reader
+from api.context import context_of
 from api.deps import ReadSession
 from api.pages.render import PageRoute, page
 from models.paging import PageRequest
@@ -22,7 +23,7 @@ def show_home(request: Request, session: ReadSession, principal: Reader) -> Resp
         request,
         "home.html",
         title="How many GPUs?",
-        base=str(request.base_url).rstrip("/"),
+        base=context_of(request).settings.public_url or str(request.base_url).rstrip("/"),
         traces=traces.list_traces(session, principal, _RECENT).items,
         jobs=jobs.list_jobs(session, principal, _RECENT).items,
         reports=reports.list_reports(session, principal, _RECENT).items,

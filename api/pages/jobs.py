@@ -11,7 +11,7 @@ from api.deps import CurrentServices, JobId, ReadSession, WriteSession
 from api.pages.paging import CurrentPage
 from api.pages.render import CheckedForm, PageRoute, page, see_other
 from models.tables import Job
-from models.use_cases import jobs
+from models.use_cases import jobs, schedules, traces
 from models.use_cases.jobs import JobDetail
 
 router = APIRouter(route_class=PageRoute)
@@ -31,6 +31,7 @@ def show_job(request: Request, session: ReadSession, principal: Reader, job_id: 
     """One job, kept current by script or by refreshing."""
     detail = jobs.get_job(session, principal, job_id)
     parts = jobs.list_children(session, principal, job_id) if detail.job.kind == "plan" else []
+    has_trace = traces.has_trace(session, principal, detail.job.trace_id)
     title = detail.job.name or f"{detail.job.kind.capitalize()} job"
     return page(
         request,
@@ -41,7 +42,9 @@ def show_job(request: Request, session: ReadSession, principal: Reader, job_id: 
         parts=parts,
         words=words(detail),
         faults=fault_lines(detail.job),
-        result=result(detail),
+        result=result(detail) if has_trace or detail.job.kind != "ingest" else None,
+        has_trace=has_trace,
+        has_schedule=schedules.has_schedule(session, principal, detail.job.schedule_id),
     )
 
 

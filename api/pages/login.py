@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.auth import FAILURES_PER_MINUTE, KEY_COOKIE, MAX_KEY_LENGTH
 from api.context import context_of
-from api.origin import require_same_origin
+from api.origin import is_secure, require_same_origin, trusted_origins
 from api.pages.forms import Form, read_form
 from api.pages.render import CheckedForm, PageRoute, page, see_other
 from models.errors import LimitError, UnauthorizedError
@@ -35,7 +35,7 @@ def show_login(request: Request, next_: Annotated[str, Query(alias="next", max_l
 def log_in(request: Request, form: Annotated[Form, Depends(read_form)]) -> Response:
     """Checks the key and keeps it in the cookie for this browser session."""
     context = context_of(request)
-    require_same_origin(request)
+    require_same_origin(request, trusted_origins(context.settings))
     target, text = _safe_target(form.text("next", "/")), form.text("key")
     try:
         keys.authenticate(context.services, text if text.isascii() and len(text) <= MAX_KEY_LENGTH else "")
@@ -49,7 +49,7 @@ def log_in(request: Request, form: Annotated[Form, Depends(read_form)]) -> Respo
         fault = "This key is not valid. Check that it is complete (crp_...), not revoked and not expired."
         return page(request, "login.html", status=401, title="Log in", target=target, fault=fault)
     answer = see_other(target)
-    secure = request.url.scheme == "https"
+    secure = is_secure(request.scope, context.settings)
     answer.set_cookie(KEY_COOKIE, text, httponly=True, samesite="strict", secure=secure, path="/")
     return answer
 

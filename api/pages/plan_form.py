@@ -67,6 +67,12 @@ def rows_shown(form: Form) -> range:
     return range(min(max(used, default=0) + 2, len(ROWS)))
 
 
+def tps_shown(form: Form) -> list[str]:
+    """The sizes to choose from: the usual ones, and whatever an earlier plan had."""
+    chosen = [tp for tp in form.many("tp") if tp.isdecimal() and len(tp) < 6]
+    return sorted({"1", "2", "4", "8", "16", *chosen}, key=int)
+
+
 def from_spec(spec: PlanSpec) -> Form:
     """The form that gives this plan again: for a what-if or a schedule."""
     pairs = [("name", spec.name), ("model", spec.model), ("engine", spec.engine.preset), ("router", spec.router)]

@@ -23,7 +23,7 @@ from replay.planning.resolve import ResolvedPlan
 
 router = APIRouter(route_class=PageRoute)
 
-IdText = Annotated[str, Query(max_length=60)]
+IdText = Annotated[str, Query(max_length=60, pattern=r"^[a-z0-9_]*$")]
 
 
 @router.get("/plans/new")
@@ -88,6 +88,7 @@ def _page(
         metrics=plan_form.METRICS,
         statistics=plan_form.STATISTICS,
         rows=plan_form.rows_shown(form),
+        tps=plan_form.tps_shown(form),
     )
 
 

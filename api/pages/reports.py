@@ -9,16 +9,16 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request, Response
 from sqlalchemy.orm import Session
 
-from api.auth import Reader
-from api.deps import CurrentServices, ReadSession, ReportId
+from api.auth import JobWriter, Reader
+from api.deps import CurrentServices, ReadSession, ReportId, WriteSession
 from api.pages.paging import CurrentPage
-from api.pages.render import PageRoute, page
+from api.pages.render import CheckedForm, PageRoute, page, see_other
 from api.reports import render_csv, render_html
 from api.reports.html import context
 from models.principal import Principal
 from models.services import Services
 from models.tables import Report
-from models.use_cases import reports
+from models.use_cases import reports, traces
 
 router = APIRouter(route_class=PageRoute)
 
@@ -38,7 +38,17 @@ def show_report(
 ) -> Response:
     """One report."""
     row, document = _load(session, services, principal, report_id)
-    return page(request, "report.html", row=row, **context(document))
+    has_trace = traces.has_trace(session, principal, row.trace_id)
+    return page(request, "report.html", row=row, has_trace=has_trace, **context(document))
+
+
+@router.post("/reports/{report_id}/delete")
+def delete_report(
+    _form: CheckedForm, session: WriteSession, services: CurrentServices, principal: JobWriter, report_id: ReportId
+) -> Response:
+    """Deletes a report."""
+    reports.delete_report(session, principal, services, report_id)
+    return see_other("/reports")
 
 
 @router.get("/reports/{report_id}/file.{kind}")

@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
-from api.auth import Reader
-from api.deps import CurrentServices, Paging, ReadSession, ReportId
+from api.auth import JobWriter, Reader
+from api.deps import CurrentServices, Paging, ReadSession, ReportId, WriteSession
 from api.documents import FORMS, Form, negotiate, render, requests_table
 from api.pagination import ListPage
 from api.schemas.common import problems
@@ -100,3 +100,15 @@ def get_report(
     """JSON (``capreplay.report/1``), or HTML or CSV where ``Accept`` prefers them."""
     form = negotiate(request.headers.get("accept", "*/*"))
     return _answer(request, principal, session, services, (report_id, form))
+
+
+@router.delete(
+    "/reports/{report_id}",
+    operation_id="delete_report",
+    status_code=204,
+    responses=problems(404),
+    summary="Delete a report",
+)
+def delete_report(principal: JobWriter, session: WriteSession, services: CurrentServices, report_id: ReportId) -> None:
+    """Its files follow after a grace time; the same request made again is computed again."""
+    use_cases.delete_report(session, principal, services, report_id)

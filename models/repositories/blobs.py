@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, CursorResult, and_, delete, or_, select
+from sqlalchemy import ColumnElement, CursorResult, and_, delete, func, or_, select
 from sqlalchemy.orm import Session
 
 from models.blobs import PROBE_SHA256
@@ -16,6 +16,14 @@ from models.tables import Blob, Report, Trace
 def note_blob(session: Session, sha256: str, size_bytes: int, now: datetime) -> None:
     """Records a blob as just used, so that no sweeper takes it. Call before the file is put in the store."""
     upsert(session, Blob, {"sha256": sha256, "bytes": size_bytes, "last_used_at": now}, ["sha256"])
+
+
+def stored_bytes(session: Session, tenant_id: str) -> int:
+    """Bytes of the tenant's uploads, their canonical forms, reports and tables of requests; shared blobs count each."""
+    traces = select(func.sum(Trace.source_bytes + func.coalesce(Trace.canonical_bytes, 0)))
+    reports = select(func.sum(Report.document_bytes + func.coalesce(Report.requests_bytes, 0)))
+    totals = [traces.where(Trace.tenant_id == tenant_id), reports.where(Report.tenant_id == tenant_id)]
+    return sum(int(session.scalars(total).one() or 0) for total in totals)
 
 
 def _unreferenced() -> ColumnElement[bool]:

@@ -9,9 +9,9 @@ from models.repositories.scope import get_row, of_tenant, page_of
 from models.tables import Report
 
 
-def get_report(session: Session, tenant_id: str, report_id: str) -> Report:
+def get_report(session: Session, tenant_id: str, report_id: str, *, lock: bool = False) -> Report:
     """One report. Raises NotFoundError."""
-    return get_row(session, Report, tenant_id, report_id)
+    return get_row(session, Report, tenant_id, report_id, lock=lock)
 
 
 def find_of_job(session: Session, tenant_id: str, job_id: str) -> Report | None:

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from models.dialect import insert_or_ignore
 from models.paging import Page, PageRequest
-from models.repositories.scope import get_row, of_tenant, page_of
+from models.repositories.scope import get_row, has_row, of_tenant, page_of
 from models.tables import Schedule, ScheduleRun
 
 
@@ -19,9 +19,19 @@ def get_schedule(session: Session, tenant_id: str, schedule_id: str, *, lock: bo
     return get_row(session, Schedule, tenant_id, schedule_id, lock=lock)
 
 
+def has_schedule(session: Session, tenant_id: str, schedule_id: str | None) -> bool:
+    """Whether the schedule is (still) there."""
+    return has_row(session, Schedule, tenant_id, schedule_id)
+
+
 def list_schedules(session: Session, tenant_id: str, page: PageRequest) -> Page[Schedule]:
     """Schedules, newest first."""
     return page_of(session, of_tenant(Schedule, tenant_id), Schedule, page)
+
+
+def count(session: Session, tenant_id: str) -> int:
+    """The tenant's schedules."""
+    return session.scalars(select(func.count()).select_from(Schedule).where(Schedule.tenant_id == tenant_id)).one()
 
 
 def count_using_trace(session: Session, tenant_id: str, trace_id: str) -> int:

@@ -19,6 +19,14 @@ def of_tenant(table: type[TenantRow], tenant_id: str) -> Select[TenantRow]:
     return select(table).where(table.tenant_id == tenant_id)
 
 
+def has_row(session: Session, table: type[TenantRow], tenant_id: str, row_id: str | None) -> bool:
+    """Whether the tenant has this row."""
+    return (
+        row_id is not None
+        and session.scalars(of_tenant(table, tenant_id).where(table.id == row_id)).first() is not None
+    )
+
+
 def get_row(session: Session, table: type[TenantRow], tenant_id: str, row_id: str, *, lock: bool = False) -> TenantRow:
     """One row of the tenant. Raises NotFoundError, also for another tenant's id."""
     statement = of_tenant(table, tenant_id).where(table.id == row_id)

@@ -9,6 +9,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from models.dialect import insert_or_ignore
+from models.errors import NotFoundError
 from models.ids import new_id
 from models.paging import Page, PageRequest
 from models.repositories.scope import get_row, of_tenant, page_of
@@ -16,8 +17,11 @@ from models.tables import ApiKey, AuditEvent, IdempotencyKey, Tenant
 
 
 def get_tenant(session: Session, tenant_id: str) -> Tenant:
-    """The tenant's row; it exists for every principal."""
-    return session.get_one(Tenant, tenant_id)
+    """The tenant's row. Raises NotFoundError; only a command line can name one that does not exist."""
+    tenant = session.get(Tenant, tenant_id)
+    if tenant is None:
+        raise NotFoundError(f"there is no tenant {tenant_id[:60]!r}", code="tenant.not_found")
+    return tenant
 
 
 def list_tenants(session: Session) -> list[Tenant]:
@@ -30,9 +34,9 @@ def find_key_of_any_tenant(session: Session, key_id: str) -> ApiKey | None:
     return session.get(ApiKey, key_id)
 
 
-def get_key(session: Session, tenant_id: str, key_id: str) -> ApiKey:
+def get_key(session: Session, tenant_id: str, key_id: str, *, lock: bool = False) -> ApiKey:
     """One key. Raises NotFoundError."""
-    return get_row(session, ApiKey, tenant_id, key_id)
+    return get_row(session, ApiKey, tenant_id, key_id, lock=lock)
 
 
 def list_keys(session: Session, tenant_id: str, page: PageRequest) -> Page[ApiKey]:
@@ -66,11 +70,6 @@ def add_audit(
             created_at=now,
         )
     )
-
-
-def list_audit(session: Session, tenant_id: str, page: PageRequest) -> Page[AuditEvent]:
-    """Audit rows, newest first."""
-    return page_of(session, of_tenant(AuditEvent, tenant_id), AuditEvent, page)
 
 
 def reserve_idempotency_key(

@@ -5,17 +5,22 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from models.paging import Page, PageRequest
-from models.repositories.scope import get_row, of_tenant, page_of
+from models.repositories.scope import get_row, has_row, of_tenant, page_of
 from models.tables import Trace
 
 
 def get_trace(session: Session, tenant_id: str, trace_id: str, *, lock: bool = False) -> Trace:
     """One trace. Raises NotFoundError."""
     return get_row(session, Trace, tenant_id, trace_id, lock=lock)
+
+
+def has_trace(session: Session, tenant_id: str, trace_id: str | None) -> bool:
+    """Whether the trace is (still) there."""
+    return has_row(session, Trace, tenant_id, trace_id)
 
 
 def list_traces(session: Session, tenant_id: str, page: PageRequest, stream: str | None) -> Page[Trace]:
@@ -37,12 +42,6 @@ def find_newest_ready(session: Session, tenant_id: str, stream: str) -> Trace | 
     """The newest ready trace of a stream."""
     statement = of_tenant(Trace, tenant_id).where(Trace.stream == stream, Trace.status == "ready")
     return session.scalars(statement.order_by(Trace.created_at.desc(), Trace.id.desc()).limit(1)).one_or_none()
-
-
-def stored_bytes(session: Session, tenant_id: str) -> int:
-    """Bytes of the tenant's uploads and their canonical forms."""
-    total = func.coalesce(func.sum(Trace.source_bytes + func.coalesce(Trace.canonical_bytes, 0)), 0)
-    return int(session.scalars(select(total).where(Trace.tenant_id == tenant_id)).one())
 
 
 def list_of_ingest_job(session: Session, job_id: str) -> list[Trace]:

@@ -6,11 +6,9 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from models.paging import Page, PageRequest
 from models.principal import Principal
 from models.repositories import tenancy
 from models.services import Services
-from models.tables import AuditEvent
 
 
 def note(
@@ -19,9 +17,3 @@ def note(
     """Notes what the principal did, in the same transaction."""
     now = services.clock()
     tenancy.add_audit(session, principal.tenant_id, principal.key_id, action, subject_id, detail, now)
-
-
-def list_audit(session: Session, principal: Principal, page: PageRequest) -> Page[AuditEvent]:
-    """The tenant's audit rows, newest first. Raises ForbiddenError without ``admin``."""
-    principal.require("admin")
-    return tenancy.list_audit(session, principal.tenant_id, page)

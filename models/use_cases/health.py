@@ -32,10 +32,13 @@ class Check:
 def readiness(services: Services) -> list[Check]:
     """Database, migration head, broker (1 s bound), blob store, live workers and whether they read the API's blobs.
 
-    Never raises. Not ready unless all are ``ok``; no live worker is no fault: jobs wait for one.
+    Never raises. Not ready unless all are ``ok``; no live worker is no fault: jobs wait for one. Without the database
+    the rest is not asked: most of it needs the database too, and each would wait for it once more.
     """
-    checks = (_database, _migrations, _broker, _blobs, _workers)
-    return [_guarded(services, check) for check in checks]
+    database = _guarded(services, _database)
+    if not database.ok:
+        return [database]
+    return [database, *(_guarded(services, check) for check in (_migrations, _broker, _blobs, _workers))]
 
 
 def _guarded(services: Services, check: Callable[[Services], Check]) -> Check:

@@ -23,6 +23,7 @@ from replay.errors import FieldError
 
 _FORM = re.compile(r"^crp_([0-9a-f]{32})_([A-Za-z0-9_-]{43})\Z")
 _UNKNOWN_HASH = "0" * 64
+MAX_LIFE = timedelta(days=36_500)
 USE_NOTED_EVERY = timedelta(minutes=1)
 
 
@@ -67,8 +68,8 @@ def create_key(
         raise InvalidError(detail, code="key.scopes", errors=[FieldError(detail, field="scopes", cure=cure)])
     if len(name) > 200 or not name.isprintable():
         raise InvalidError("a key's name has at most 200 printable characters", code="key.name")
-    if expires_in is not None and expires_in <= timedelta(0):
-        raise InvalidError("a key's life must be positive", code="key.expires_in")
+    if expires_in is not None and not timedelta(0) < expires_in <= MAX_LIFE:
+        raise InvalidError("a key's life must be positive, at most 100 years", code="key.expires_in")
     issued = _issue(session, services, principal.tenant_id, name, scopes, expires_in)
     audit.note(session, principal, services, "key.create", issued.key.id, name=name, scopes=sorted(scopes))
     return issued
@@ -93,7 +94,7 @@ def rotate_key(
     principal.require("admin")
     if not timedelta(0) <= grace <= timedelta(days=30):
         raise InvalidError("the grace time is 0 to 30 days", code="key.grace")
-    old = tenancy.get_key(session, principal.tenant_id, key_id)
+    old = tenancy.get_key(session, principal.tenant_id, key_id, lock=True)
     now = services.clock()
     if not _is_valid(old, now) or old.replaced_by is not None:
         raise ConflictError("this key is revoked, expired or rotated already", code="key.not_active")
@@ -109,7 +110,7 @@ def rotate_key(
 def revoke_key(session: Session, principal: Principal, services: Services, key_id: str) -> None:
     """Ends a key at once. Repeating it is harmless. Raises NotFoundError."""
     principal.require("admin")
-    key = tenancy.get_key(session, principal.tenant_id, key_id)
+    key = tenancy.get_key(session, principal.tenant_id, key_id, lock=True)
     if key.revoked_at is None:
         key.revoked_at = services.clock()
         audit.note(session, principal, services, "key.revoke", key.id)
@@ -142,6 +143,7 @@ def _issue(
     session: Session, services: Services, tenant_id: str, name: str, scopes: frozenset[str], life: timedelta | None
 ) -> IssuedKey:
     now = services.clock()
+    tenancy.get_tenant(session, tenant_id)
     secret = secrets.token_urlsafe(32)
     key = ApiKey(
         id=new_id("key"),

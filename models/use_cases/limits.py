@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from models.errors import LimitError
 from models.principal import Principal
+from models.repositories import blobs as blob_rows
 from models.repositories import jobs as job_rows
 from models.repositories import tenancy
 from models.services import Services
@@ -30,6 +31,25 @@ def limits_of(session: Session, principal: Principal, services: Services) -> Ten
         requests_per_minute=tenant.requests_per_minute or settings.requests_per_minute,
         max_live_jobs=tenant.max_live_jobs or settings.max_live_jobs,
         max_stored_bytes=tenant.max_stored_bytes or settings.max_stored_bytes,
+    )
+
+
+def check_stored_bytes(session: Session, principal: Principal, services: Services, more: int = 1) -> int:
+    """The bytes that the tenant has left. Raises LimitError where ``more`` would be too many."""
+    left = limits_of(session, principal, services).max_stored_bytes - blob_rows.stored_bytes(
+        session, principal.tenant_id
+    )
+    if more > left:
+        raise stored_bytes_error()
+    return left
+
+
+def stored_bytes_error() -> LimitError:
+    """The tenant's storage is used up."""
+    return LimitError(
+        "the stored traces and reports would exceed this tenant's limit: delete some first",
+        code="limit.stored_bytes",
+        retry_after_s=3600,
     )
 
 

@@ -15,7 +15,7 @@ from models.repositories import jobs as job_rows
 from models.services import Services
 from models.tables import Job, Trace
 from models.use_cases.catalogue import catalogue_for
-from models.use_cases.limits import check_live_jobs
+from models.use_cases.limits import check_live_jobs, check_stored_bytes
 from models.use_cases.traces import get_ready_trace
 from replay.planning.resolve import TraceRef, resolve_plan
 from replay.specs import PlanSpec
@@ -59,6 +59,7 @@ def start_plan(
     if (found := job_rows.find_shared(session, principal.tenant_id, hashed)) is not None:
         return StartedJob(found, created=False)
     check_live_jobs(session, principal, services)
+    check_stored_bytes(session, principal, services)
     now = services.clock()
 
     def new(kind: str, **values: Any) -> Job:

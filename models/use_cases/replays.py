@@ -11,7 +11,7 @@ from models.principal import Principal
 from models.repositories import jobs as job_rows
 from models.services import Services
 from models.use_cases.catalogue import catalogue_for
-from models.use_cases.limits import check_live_jobs
+from models.use_cases.limits import check_live_jobs, check_stored_bytes
 from models.use_cases.plans import trace_ref
 from models.use_cases.traces import get_ready_trace
 from replay.planning.resolve import resolve_replay
@@ -49,6 +49,7 @@ def start_replay(
     if (found := job_rows.find_shared(session, principal.tenant_id, hashed)) is not None:
         return StartedJob(found, created=False)
     check_live_jobs(session, principal, services)
+    check_stored_bytes(session, principal, services)
     job = jobs.new_job(
         tenant_id=principal.tenant_id,
         kind="replay",

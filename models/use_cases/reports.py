@@ -6,10 +6,11 @@ from typing import BinaryIO
 
 from sqlalchemy.orm import Session
 
+from models import jobs
 from models.errors import NotFoundError
 from models.paging import Page, PageRequest
 from models.principal import Principal
-from models.repositories import jobs as job_rows
+from models.repositories import blobs as blob_rows
 from models.repositories import reports as report_rows
 from models.services import Services
 from models.tables import Report
@@ -29,14 +30,22 @@ def get_report(session: Session, principal: Principal, report_id: str) -> Report
     return report_rows.get_report(session, principal.tenant_id, report_id)
 
 
-def get_report_of_job(session: Session, principal: Principal, job_id: str) -> Report:
-    """The report of a succeeded plan or replay. Raises NotFoundError, also while there is none yet."""
-    principal.require("reports:read")
-    job = job_rows.get_job(session, principal.tenant_id, job_id)
-    report = report_rows.find_of_job(session, principal.tenant_id, job.id)
-    if report is None:
-        raise NotFoundError(f"the job {job.id} is {job.status} and has no report", code="report.not_found")
-    return report
+def delete_report(session: Session, principal: Principal, services: Services, report_id: str) -> None:
+    """Deletes a report; its files follow after the grace time. The same request made again is computed again.
+
+    Raises NotFoundError.
+    """
+    principal.require("jobs:write")
+    report = report_rows.get_report(session, principal.tenant_id, report_id, lock=True)
+    for sha256, size in (
+        (report.document_sha256, report.document_bytes),
+        (report.requests_sha256, report.requests_bytes),
+    ):
+        if sha256 is not None:
+            blob_rows.note_blob(session, sha256, size or 0, services.clock())
+    jobs.forget_input(session, report.job_id)
+    session.delete(report)
+    session.flush()
 
 
 def open_document(services: Services, report: Report) -> BinaryIO:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
-from itertools import islice
+from datetime import datetime, timedelta
+from itertools import islice, takewhile
 from typing import Any, Literal
 
 import structlog
+from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
 from models import cron as cron_text
-from models.errors import AppError, ConflictError, InvalidError, VersionError
+from models.errors import AppError, ConflictError, InvalidError, LimitError, VersionError
 from models.ids import new_id
 from models.paging import Page, PageRequest
 from models.principal import Principal, local_principal
@@ -63,12 +66,20 @@ def create_schedule(
     trace_id: str | None = None,
     stream: str | None = None,
 ) -> Schedule:
-    """Repeats ``plan`` on either ``trace_id`` or ``stream``. Raises InvalidError, NotFoundError, SpecError."""
+    """Repeats ``plan`` on either ``trace_id`` or ``stream``.
+
+    Raises InvalidError, NotFoundError, LimitError, SpecError.
+    """
     principal.require("jobs:write")
     now = services.clock()
     _check_source(session, principal, trace_id, stream)
     _check_plan(session, principal, plan)
     _check_name(name)
+    limit = services.settings.max_schedules
+    if schedule_rows.count(session, principal.tenant_id) >= limit:
+        raise LimitError(
+            f"there are {limit} schedules already: delete one first", code="limit.schedules", retry_after_s=3600
+        )
     schedule = Schedule(
         id=new_id("sch"),
         tenant_id=principal.tenant_id,
@@ -99,6 +110,12 @@ def get_schedule(session: Session, principal: Principal, schedule_id: str) -> Sc
     """One schedule. Raises NotFoundError."""
     principal.require("reports:read")
     return schedule_rows.get_schedule(session, principal.tenant_id, schedule_id)
+
+
+def has_schedule(session: Session, principal: Principal, schedule_id: str | None) -> bool:
+    """Whether the schedule is there: jobs outlive the one that started them."""
+    principal.require("reports:read")
+    return schedule_rows.has_schedule(session, principal.tenant_id, schedule_id)
 
 
 def update_schedule(
@@ -181,11 +198,6 @@ def list_runs(session: Session, principal: Principal, schedule_id: str, page: Pa
     return Page([RunDetail(run, jobs.get(run.job_id or "")) for run in runs.items], runs.next)
 
 
-def next_runs(cron: str, zone: str, after: datetime, count: int = 5) -> list[datetime]:
-    """The next instants (UTC) of a cron text in a zone, for a preview. Raises InvalidError."""
-    return list(islice(cron_text.occurrences(cron, zone, after), max(0, min(count, 100))))
-
-
 def run_due(services: Services) -> int:
     """The tick: starts one run for each schedule whose time has come; how many. Harmless from several beats at once.
 
@@ -194,7 +206,13 @@ def run_due(services: Services) -> int:
     now = services.clock()
     with services.database.read() as session:
         due = schedule_rows.list_due_of_all_tenants(session, now)
-    return sum(_run_one_due(services, schedule_id, now) for schedule_id in due)
+    started = 0
+    for schedule_id in due:
+        try:
+            started += _run_one_due(services, schedule_id, now)
+        except Exception:
+            log.exception("schedule.tick_failed", schedule_id=schedule_id)
+    return started
 
 
 def _run_one_due(services: Services, schedule_id: str, now: datetime) -> bool:
@@ -202,39 +220,52 @@ def _run_one_due(services: Services, schedule_id: str, now: datetime) -> bool:
         schedule = schedule_rows.find_due_locked(session, schedule_id, now)
         if schedule is None or schedule.next_run_at is None:
             return False
-        first = schedule.next_run_at
-        missed = 0
-        scheduled_for = first
-        for instant in islice(cron_text.occurrences(schedule.cron, schedule.zone, first), MAX_MISSED):
-            if instant > now:
-                break
-            scheduled_for = instant
-            missed += 1
-        schedule.next_run_at = cron_text.next_occurrence(schedule.cron, schedule.zone, now)
-        job_id = error_code = error_detail = None
+        scheduled_for, missed, outcome = schedule.next_run_at, 0, {}
         try:
-            with session.begin_nested():
-                job_id = _start(session, local_principal(schedule.tenant_id), services, schedule, None).id
-        except (AppError, SpecError) as error:
-            error_code, error_detail = error.code, error.detail
-            log.warning("schedule.run_failed", schedule_id=schedule.id, code=error.code)
-        run_id = _insert_run(
-            session,
-            schedule,
-            scheduled_for,
-            now,
-            "cron",
-            missed=missed,
-            job_id=job_id,
-            error_code=error_code,
-            error_detail=error_detail,
-        )
-        log.info("schedule.run", schedule_id=schedule.id, run_id=run_id, job_id=job_id, missed=missed)
+            scheduled_for, missed = _latest_due(schedule.cron, schedule.zone, schedule.next_run_at, now)
+            schedule.next_run_at = cron_text.next_occurrence(schedule.cron, schedule.zone, now)
+        except InvalidError as error:  # readable when it was made, but not by this release or its time zones
+            schedule.status, schedule.next_run_at = "paused", None
+            outcome = {"error_code": error.code, "error_detail": error.detail}
+        outcome = outcome or _start_or_say_why(session, services, schedule)
+        run_id = _insert_run(session, schedule, scheduled_for, now, "cron", missed=missed, **outcome)
+        log.info("schedule.run", schedule_id=schedule.id, run_id=run_id, missed=missed, **outcome)
         return run_id is not None
 
 
 MAX_MISSED = 10_000
 """Enough for a week of minutes; older ones are folded uncounted."""
+
+
+def _latest_due(cron: str, zone: str, first: datetime, now: datetime) -> tuple[datetime, int]:
+    """The newest occurrence from ``first`` to ``now``, and how many before it were missed (at most MAX_MISSED)."""
+
+    def due_after(instant: datetime) -> Iterator[datetime]:
+        return takewhile(lambda one: one <= now, cron_text.occurrences(cron, zone, instant))
+
+    counted = list(islice(due_after(first), MAX_MISSED))
+    if len(counted) == MAX_MISSED:  # look back from now instead, since counting on could take minutes
+        windows = (max(first, now - timedelta(days=days)) for days in (1, 30, 1000))
+        recent = next(filter(None, (deque(due_after(start), maxlen=1) for start in windows)), None)
+        return (recent or counted)[-1], MAX_MISSED
+    return (counted or [first])[-1], len(counted)
+
+
+def _start_or_say_why(session: Session, services: Services, schedule: Schedule) -> dict[str, str]:
+    """Of a run's row: the job, or why there is none."""
+    try:
+        with session.begin_nested():
+            return {"job_id": _start(session, local_principal(schedule.tenant_id), services, schedule, None).id}
+    except (AppError, SpecError) as error:
+        return {"error_code": error.code, "error_detail": error.detail}
+    except (OperationalError, InterfaceError):
+        raise  # the database is away: the next tick tries again
+    except Exception:  # a plan stored by another release, or a fault of ours
+        log.exception("schedule.internal_error", schedule_id=schedule.id)
+        detail = (
+            f"this plan could not be started; the log tells more under {schedule.id}. Change the plan, or try later"
+        )
+        return {"error_code": "internal", "error_detail": detail}
 
 
 def _insert_run(

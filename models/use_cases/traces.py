@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from models import jobs
 from models.blobs import StoredUpload
-from models.errors import ConflictError, InvalidError, LimitError, TooLargeError
+from models.errors import ConflictError, InvalidError, TooLargeError
 from models.hashing import canonical_json, code_version, input_hash, sha256_text
 from models.ids import new_id
 from models.paging import Page, PageRequest
@@ -21,7 +21,7 @@ from models.repositories import traces as trace_rows
 from models.services import Services
 from models.settings import Settings
 from models.tables import Job, Trace
-from models.use_cases.limits import check_live_jobs, limits_of
+from models.use_cases.limits import check_live_jobs, check_stored_bytes
 from replay.traces.options import IngestOptions
 
 
@@ -34,18 +34,16 @@ class CreatedTrace:
     created: bool
 
 
-def check_upload_allowed(
-    session: Session, principal: Principal, services: Services, content_length: int | None
-) -> None:
+def check_upload_allowed(session: Session, principal: Principal, services: Services, content_length: int | None) -> int:
     """Before a body is read: scope, stored bytes of the tenant, declared length against the limit.
 
-    Raises ForbiddenError, LimitError (429) or TooLargeError (413).
+    The bytes that the tenant has left. Raises ForbiddenError, LimitError (429) or TooLargeError (413).
     """
     principal.require("traces:write")
     limit = services.settings.upload_max_bytes
     if content_length is not None and content_length > limit:
         raise TooLargeError(f"the body is larger than the limit of {limit} bytes", code="upload.too_large")
-    _check_stored_bytes(session, principal, services, content_length or 1)
+    return check_stored_bytes(session, principal, services, content_length or 1)
 
 
 def create_trace(
@@ -74,7 +72,7 @@ def create_trace(
     content_key = sha256_text(canonical_json({**spec, "stream": stream}))
     if (found := trace_rows.find_by_content(session, principal.tenant_id, content_key)) is not None:
         return CreatedTrace(found, job_rows.get_job(session, principal.tenant_id, found.ingest_job_id), created=False)
-    _check_stored_bytes(session, principal, services, upload.bytes)
+    check_stored_bytes(session, principal, services, upload.bytes)
     check_live_jobs(session, principal, services)
     now = services.clock()
     trace = Trace(
@@ -143,6 +141,12 @@ def get_trace(session: Session, principal: Principal, trace_id: str) -> Trace:
     return trace_rows.get_trace(session, principal.tenant_id, trace_id)
 
 
+def has_trace(session: Session, principal: Principal, trace_id: str | None) -> bool:
+    """Whether the trace is there: jobs and reports outlive the one they name."""
+    principal.require("reports:read")
+    return trace_rows.has_trace(session, principal.tenant_id, trace_id)
+
+
 def get_ready_trace(session: Session, principal: Principal, trace_id: str, *, lock: bool = False) -> Trace:
     """A trace that can be planned on; ``lock`` where a job is about to use it, so that nobody deletes it meanwhile.
 
@@ -190,16 +194,6 @@ def _check_labels(name: str, stream: str | None) -> None:
     for field, text, limit in (("name", name, 200), ("stream", stream or "", 100)):
         if len(text) > limit or not text.isprintable():
             raise InvalidError(f"the {field} must be at most {limit} printable characters", code=f"trace.{field}")
-
-
-def _check_stored_bytes(session: Session, principal: Principal, services: Services, more: int) -> None:
-    limit = limits_of(session, principal, services).max_stored_bytes
-    if trace_rows.stored_bytes(session, principal.tenant_id) + more > limit:
-        raise LimitError(
-            f"the stored traces would exceed the limit of {limit} bytes: delete some first",
-            code="limit.stored_bytes",
-            retry_after_s=3600,
-        )
 
 
 def _within_limits(options: IngestOptions, settings: Settings) -> IngestOptions:

@@ -222,6 +222,15 @@ def test_reports_are_listed_by_kind(local):
     assert [row["id"] for row in local.http.get("/v1/reports?kind=replay").json()["items"]] == [replay]
 
 
+def test_a_deleted_report_is_gone(local):
+    report_id = local.made.add_report(kind="replay")
+    job_id = local.http.get("/v1/reports").json()["items"][0]["job_id"]
+    assert local.http.delete(f"/v1/reports/{report_id}").status_code == 204
+    problem(local.http.get(f"/v1/reports/{report_id}"), 404)
+    problem(local.http.delete(f"/v1/reports/{report_id}"), 404)
+    assert local.http.get(f"/v1/jobs/{job_id}").json()["report_id"] is None
+
+
 # Catalogue
 
 

@@ -71,6 +71,7 @@ def test_no_route_under_v1_is_public(keyed):
         ("jobs:write", "GET", "/v1/keys", None),
         ("jobs:write", "POST", "/v1/keys", {"name": "x", "scopes": ["admin"]}),
         ("reports:read", "DELETE", f"/v1/traces/trc_{'0' * 32}", None),
+        ("reports:read", "DELETE", f"/v1/reports/rep_{'0' * 32}", None),
         ("reports:read", "DELETE", "/v1/prices/x", None),
     ],
 )
@@ -257,6 +258,24 @@ def test_cors_is_off_unless_origins_are_listed(serve):
     assert "access-control-allow-credentials" not in answer.headers
     other = {**asked, "Origin": "https://evil.example"}
     assert "access-control-allow-origin" not in opened.client(None).options("/v1/jobs", headers=other).headers
+
+
+def test_listed_origins_may_write_in_local_mode_too(serve):
+    site = serve(cors_origins=("https://tool.example",))
+    answer = site.http.put("/v1/traces", content=CSV, headers={"Origin": "https://tool.example"})
+    assert answer.status_code == 202
+    problem(site.http.put("/v1/traces", content=CSV, headers={"Origin": "null"}), 403, "forbidden.origin")
+
+
+def test_behind_a_proxy_that_ends_tls_and_rewrites_host(serve):
+    site = serve(tenants=("a",), public_url="https://plans.example.org/")
+    nobody = site.client(None)
+    form = {"key": site.made.keys["a"], "next": "/"}
+    answer = nobody.post("/login", data=form, headers={"Origin": "https://plans.example.org"})
+    assert answer.status_code == 303
+    assert "secure" in answer.headers["set-cookie"].lower()
+    assert answer.headers["strict-transport-security"]
+    assert nobody.post("/login", data=form, headers={"Origin": "https://evil.example"}).status_code == 403
 
 
 def test_a_csv_export_disarms_formulas(local):

@@ -35,6 +35,7 @@ def theirs(keyed):
         ("GET", "/v1/reports/{report}.html"),
         ("GET", "/v1/reports/{report}.csv"),
         ("GET", "/v1/reports/{report}/requests.parquet"),
+        ("DELETE", "/v1/reports/{report}"),
         ("GET", "/v1/schedules/{schedule}"),
         ("DELETE", "/v1/schedules/{schedule}"),
         ("POST", "/v1/schedules/{schedule}/run"),

@@ -249,3 +249,15 @@ def _wait_until(condition) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_a_chunked_body_is_429_the_moment_the_tenants_storage_is_full(serve):
+    site = serve(max_stored_bytes=100_000)
+    with _raw(site) as line:
+        line.sendall(_head(site, "Transfer-Encoding: chunked\r\n"))
+        for _ in range(11):
+            line.sendall(b"2710\r\n" + b"x" * 10_000 + b"\r\n")
+        answer = _until_closed(line)  # our body has not ended: only the limit can have ended it
+    assert answer.startswith(b"HTTP/1.1 429")
+    assert b"limit.stored_bytes" in answer
+    assert _leftovers(site) == []

@@ -166,7 +166,9 @@ class Stack:
 
     def document(self, job_id: str) -> bytes:
         with self.services.database.read() as session:
-            report = reports.get_report_of_job(session, self.principal, job_id)
+            report = reports.get_report(
+                session, self.principal, jobs.get_job(session, self.principal, job_id).report_id or ""
+            )
         with reports.open_document(self.services, report) as file:
             return file.read()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect
+from sqlalchemy import Connection, Engine, event, inspect
 
 from models.database import Database
 from models.migrate import alembic_config, current_revision, downgrade, head_revision, upgrade_to_head
@@ -77,3 +77,18 @@ def test_an_upgrade_keeps_data(settings: Settings) -> None:
         assert job.created_at.tzinfo is UTC
     finally:
         database.close()
+
+
+def test_references_are_not_followed_while_sqlite_migrates(tmp_path: Path) -> None:
+    """A table that a batch rewrites is dropped: with foreign keys on, what refers to its rows would go too."""
+    seen: set[int] = set()
+
+    def note(connection: Connection, *_: object) -> None:
+        seen.add(connection.connection.driver_connection.execute("PRAGMA foreign_keys").fetchone()[0])
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        command.upgrade(alembic_config(Settings(data_dir=tmp_path)), "head")
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    assert seen == {0}

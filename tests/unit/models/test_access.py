@@ -6,8 +6,9 @@ import json
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import event, select
 
+from models import limits
 from models.errors import (
     ConflictError,
     ForbiddenError,
@@ -44,7 +45,7 @@ def test_a_key_authenticates_its_tenant_and_scopes(services: Services, principal
 
 def test_the_secret_is_nowhere_in_the_database(services: Services, principal: Principal) -> None:
     issued = issue(services, principal)
-    secret = issued.text.rsplit("_", 1)[1]
+    secret = issued.text.split("_", 2)[2]  # may hold underscores itself
     data = (services.settings.data_dir / "capreplay.db").read_bytes()
     wal = services.settings.data_dir / "capreplay.db-wal"
     assert secret.encode() not in data + (wal.read_bytes() if wal.exists() else b"")
@@ -186,3 +187,31 @@ def test_a_tenants_own_price_is_its_own(services: Services, principal: Principal
             catalogue.delete_entry(session, other, services, "price", "ours")
         catalogue.delete_entry(session, principal, services, "price", "ours")
         assert catalogue.own_keys(session, principal)["price"] == frozenset()
+
+
+def test_a_flood_of_keys_does_not_free_a_busy_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_KEYS", 3)
+    limiter = MemoryRateLimiter(lambda: 0.0)
+    assert limiter.hit("busy", 1) is None
+    for number in range(20):
+        limiter.hit(f"other{number}", 1)
+        assert limiter.hit("busy", 1) == 60
+
+
+def test_a_key_of_no_tenant_or_of_no_end_is_refused(services: Services, principal: Principal) -> None:
+    scopes = frozenset({"reports:read"})
+    with services.database.write() as session, pytest.raises(NotFoundError, match="tnt_nope"):
+        keys.create_key(session, Principal("tnt_nope", SCOPES), services, name="x", scopes=scopes)
+    for life in (timedelta(0), timedelta.max):
+        with services.database.write() as session, pytest.raises(InvalidError):
+            keys.create_key(session, principal, services, name="x", scopes=scopes, expires_in=life)
+
+
+def test_a_rotation_locks_the_key(services: Services, principal: Principal) -> None:
+    """Two at once would each leave a new key."""
+    issued = issue(services, principal)
+    locked = []
+    with services.database.write() as session:
+        event.listen(session, "do_orm_execute", lambda state: locked.append(state.statement._for_update_arg))
+        keys.rotate_key(session, principal, services, issued.key.id)
+    assert locked[0] is not None

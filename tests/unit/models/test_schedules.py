@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
+from sqlalchemy.exc import OperationalError
 
-from models.errors import ConflictError, InvalidError, NotFoundError, VersionError
+from models.errors import ConflictError, InvalidError, LimitError, NotFoundError, VersionError
 from models.ids import new_id
 from models.paging import PageRequest
 from models.principal import Principal
@@ -175,3 +177,100 @@ def test_deletion_keeps_jobs(services: Services, principal: Principal) -> None:
         assert session.get(Job, detail.job.id) is not None
         with pytest.raises(NotFoundError):
             schedules.get_schedule(session, principal, schedule.id)
+
+
+def spoil(services: Services, schedule: Schedule, **values: object) -> None:
+    """What another release may have stored."""
+    with services.database.write() as session:
+        session.execute(update(Schedule).where(Schedule.id == schedule.id).values(**values))
+
+
+def test_a_schedule_that_cannot_be_read_holds_up_no_other(
+    services: Services, principal: Principal, clock: object
+) -> None:
+    add_trace(services, principal, "prod", "1" * 64)
+    broken = create(services, principal, name="broken", cron="0 1 * * *")
+    fine = create(services, principal, name="fine")
+    spoil(services, broken, plan={"name": "of another release"})
+    clock.advance(days=1)
+    assert schedules.run_due(services) == 2
+    (failed,) = runs(services, principal, broken)
+    assert (failed.job, failed.run.error_code) == (None, "internal")
+    assert broken.id in (failed.run.error_detail or "")
+    (started,) = runs(services, principal, fine)
+    assert started.job is not None
+    assert schedules.run_due(services) == 0, "the broken one waits for its next time"
+
+
+@pytest.mark.parametrize(("values", "code"), [({"cron": "?"}, "schedule.cron"), ({"zone": "Mars/X"}, "schedule.zone")])
+def test_a_timetable_that_cannot_be_read_is_paused(
+    services: Services, principal: Principal, clock: object, values: dict[str, str], code: str
+) -> None:
+    schedule = create(services, principal)
+    spoil(services, schedule, **values)
+    clock.advance(days=1)
+    assert schedules.run_due(services) == 1
+    (only,) = runs(services, principal, schedule)
+    assert only.run.error_code == code
+    with services.database.read() as session:
+        stored = session.get_one(Schedule, schedule.id)
+        assert (stored.status, stored.next_run_at) == ("paused", None)
+
+
+def test_a_failure_of_the_database_holds_up_no_other(
+    services: Services, principal: Principal, clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_trace(services, principal, "prod", "1" * 64)
+    first, second = create(services, principal, cron="0 1 * * *"), create(services, principal)
+    start = schedules._start
+
+    def fail(session: object, who: object, made: object, schedule: Schedule, request_id: object) -> Job:
+        if schedule.id == first.id:
+            raise OperationalError("x", {}, Exception())
+        return start(session, who, made, schedule, request_id)
+
+    monkeypatch.setattr(schedules, "_start", fail)
+    clock.advance(days=1)
+    assert schedules.run_due(services) == 1
+    assert runs(services, principal, first) == []
+    assert len(runs(services, principal, second)) == 1
+    monkeypatch.undo()
+    assert schedules.run_due(services) == 1, "the next tick tries again"
+
+
+@pytest.mark.parametrize(
+    ("cron", "days", "newest"),
+    [
+        ("0 6 * * *", 10, datetime(2026, 1, 15, 6, tzinfo=UTC)),
+        ("0 6 1-8 2 *", 40, datetime(2026, 2, 8, 6, tzinfo=UTC)),
+    ],
+)
+def test_of_very_many_missed_runs_the_newest_is_run(
+    services: Services,
+    principal: Principal,
+    clock: object,
+    monkeypatch: pytest.MonkeyPatch,
+    cron: str,
+    days: int,
+    newest: datetime,
+) -> None:
+    monkeypatch.setattr(schedules, "MAX_MISSED", 3)
+    schedule = create(services, principal, cron=cron)
+    clock.advance(days=days)
+    assert schedules.run_due(services) == 1
+    (only,) = runs(services, principal, schedule)
+    assert (only.run.missed, only.run.scheduled_for) == (3, newest)
+
+
+def test_a_tenant_has_so_many_schedules(services: Services, principal: Principal) -> None:
+    strict = replace(services, settings=services.settings.model_copy(update={"max_schedules": 1}))
+    create(strict, principal)
+    with pytest.raises(LimitError) as refused:
+        create(strict, principal)
+    assert refused.value.code == "limit.schedules"
+
+
+@pytest.mark.parametrize("zone", ["localtime", "posixrules", "right/UTC", "posix/Europe/Berlin"])
+def test_zones_that_differ_by_host_are_refused(services: Services, principal: Principal, zone: str) -> None:
+    with pytest.raises(InvalidError, match="unknown time zone"):
+        create(services, principal, zone=zone)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from models.broker import celery_settings
-from models.settings import Settings
+from models.settings import Settings, _make_secret
+from replay.errors import SpecError
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -117,3 +119,48 @@ def test_celery_is_told_what_the_guide_found_out(tmp_path: Path) -> None:
     options = embedded["broker_transport_options"]
     assert options["data_folder_in"] == options["data_folder_out"] == str(tmp_path / "queue")
     assert not embedded["worker_disable_prefetch"]
+
+
+def test_an_embedded_secret_that_was_cut_short_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "secret_key").touch()
+    with pytest.raises(SpecError, match="delete it"):
+        Settings(data_dir=tmp_path).signing_key()
+
+
+def test_a_secret_is_never_seen_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process may look at any time; and it may be faster to make one."""
+    made: list[bool] = []
+    monkeypatch.setattr(os, "fsync", lambda _: made.append((tmp_path / "secret_key").exists()))
+    key = Settings(data_dir=tmp_path).signing_key()
+    assert made == [False]
+    assert [path.name for path in tmp_path.iterdir()] == ["secret_key"]
+    _make_secret(tmp_path / "secret_key")
+    assert Settings(data_dir=tmp_path).signing_key() == key
+
+
+@pytest.mark.parametrize("url", ["capreplay.example.org", "//example.org", "ftp://example.org", "https://", "*"])
+def test_a_public_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(ValidationError, match="CAPREPLAY_PUBLIC_URL"):
+        Settings(public_url=url)
+
+
+@pytest.mark.parametrize("origin", ["*", "null", "", "app.example.org", "https://*.example.org", "https://a.org/path"])
+def test_an_origin_that_is_none_is_refused(origin: str) -> None:
+    with pytest.raises(ValidationError, match="CAPREPLAY_CORS_ORIGINS"):
+        Settings(cors_origins=(origin,))
+
+
+def test_job_processes_share_the_memory_of_their_worker(tmp_path: Path) -> None:
+    told = celery_settings(Settings(data_dir=tmp_path, worker_memory_limit_mib=3000, worker_concurrency=3))
+    assert told["worker_max_memory_per_child"] == 1000 * 1024
+    assert celery_settings(Settings(data_dir=tmp_path))["worker_max_memory_per_child"] is None
+
+
+def test_a_composed_worker_fits_its_container() -> None:
+    worker = (ROOT / "docker-compose.yml").read_text().split("  worker-replay:")[1].split("  worker-control:")[0]
+    assert "CAPREPLAY_WORKER_CONCURRENCY: ${CAPREPLAY_WORKER_CONCURRENCY:-2}" in worker
+    processes = re.search(r'WORKER_MEMORY_LIMIT_MIB: "(\d+)"', worker)
+    container = re.search(r"mem_limit: (\d+)g", worker)
+    assert processes is not None
+    assert container is not None
+    assert int(processes.group(1)) <= int(container.group(1)) * 1024 - 512

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import time
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import event, select
 
 from models import jobs as machine
 from models.blobs import FilesystemBlobStore, StoredUpload, UploadWriter
 from models.errors import ConflictError, DigestError, InvalidError, LimitError, NotFoundError, TooLargeError
+from models.ids import new_id
 from models.principal import Principal
 from models.repositories import blobs as blob_rows
 from models.repositories import traces as trace_rows
 from models.services import Services
-from models.tables import Blob, Job, Tenant, Trace
-from models.use_cases import traces
+from models.tables import Blob, Job, Report, Tenant, Trace
+from models.use_cases import health, reports, traces
 from models.use_cases.health import queue_figures, readiness
+from models.use_cases.limits import check_stored_bytes
 from replay.traces.options import IngestOptions
 from worker import ticks
 
@@ -192,3 +195,110 @@ def test_readiness_and_figures(services: Services, principal: Principal, clock: 
     clock.advance(seconds=30)
     figures = queue_figures(services)
     assert (figures.jobs_by_status, figures.oldest_queued_s) == ({"queued": 1}, 30.0)
+
+
+def test_a_blob_is_on_the_disk_before_it_has_its_name(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = services.settings.tmp_path / "canonical.parquet"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(CONTENT)
+    sha256 = hashlib.sha256(CONTENT).hexdigest()
+    synced: list[tuple[bool, bool]] = []
+    sync = os.fsync
+
+    def note(descriptor: int) -> None:
+        sync(descriptor)
+        synced.append((stat.S_ISREG(os.fstat(descriptor).st_mode), services.blobs.exists(sha256)))
+
+    monkeypatch.setattr(os, "fsync", note)
+    services.blobs.put_file(path, sha256)
+    assert synced == [(True, False), (False, True)], "the file, then its name in the folder"
+
+
+def test_a_blob_that_a_crash_cut_short_is_replaced(services: Services) -> None:
+    upload = store(services)
+    services.blobs.put_file(upload.path, upload.sha256)
+    services.blobs.local_path(upload.sha256).write_bytes(b"")
+    again = store(services)
+    services.blobs.put_file(again.path, again.sha256)
+    with services.blobs.open(upload.sha256) as file:
+        assert file.read() == CONTENT
+
+
+def add_report(services: Services, principal: Principal) -> Report:
+    now = services.clock()
+    with services.database.write() as session:
+        job = machine.new_job(
+            tenant_id=principal.tenant_id,
+            kind="replay",
+            spec={"schema_version": 1},
+            code_version="v",
+            settings=services.settings,
+            now=now,
+            input_hash="h" * 64,
+        )
+        machine.create(session, job)
+        for sha256, size in (("d" * 64, 30), ("e" * 64, 50)):
+            blob_rows.note_blob(session, sha256, size, now)
+        report = Report(
+            id=new_id("rep"),
+            tenant_id=principal.tenant_id,
+            job_id=job.id,
+            kind="replay",
+            name="",
+            document_sha256="d" * 64,
+            document_bytes=30,
+            requests_sha256="e" * 64,
+            requests_bytes=50,
+            created_at=now,
+        )
+        session.add(report)
+    return report
+
+
+def test_reports_count_until_they_are_deleted(services: Services, principal: Principal, clock: object) -> None:
+    report = add_report(services, principal)
+    with services.database.write() as session:
+        session.get_one(Tenant, principal.tenant_id).max_stored_bytes = 80
+        assert blob_rows.stored_bytes(session, principal.tenant_id) == 80
+        with pytest.raises(LimitError):
+            check_stored_bytes(session, principal, services)
+    clock.advance(days=2)
+    assert ticks.sweep(services) == 0
+    with services.database.write() as session:
+        reports.delete_report(session, principal, services, report.id)
+        assert check_stored_bytes(session, principal, services) == 80
+        assert session.get_one(Job, report.job_id).input_hash is None, "the same request is computed again"
+        with pytest.raises(NotFoundError):
+            reports.delete_report(session, principal, services, report.id)
+    clock.advance(days=2)
+    assert ticks.sweep(services) == 2
+
+
+def test_without_the_database_nothing_else_is_asked(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Services) -> None:
+        raise OSError
+
+    monkeypatch.setattr(health, "_database", fail)
+    monkeypatch.setattr(health, "_migrations", lambda _: pytest.fail("asked"))
+    assert [check.ok for check in readiness(services)] == [False]
+
+
+def test_a_sweep_writes_nothing_for_blobs_that_stay(
+    services: Services, principal: Principal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created = create(services, principal)
+    two_days_ago = time.time() - 2 * 86_400
+    os.utime(services.blobs.local_path(created.trace.source_sha256), (two_days_ago, two_days_ago))
+    monkeypatch.setattr(services.database, "write", lambda: pytest.fail("a write transaction"))
+    assert ticks._sweep_orphans(services) == 0
+
+
+def test_reading_a_trace_locks_nothing(services: Services, principal: Principal) -> None:
+    created = create(services, principal)
+    make_ready(services, created)
+    locked = []
+    for lock in (False, True):
+        with services.database.read() as session:
+            event.listen(session, "do_orm_execute", lambda state: locked.append(state.statement._for_update_arg))
+            traces.get_ready_trace(session, principal, created.trace.id, lock=lock)
+    assert [one is not None for one in locked] == [False, True]

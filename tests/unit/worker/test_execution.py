@@ -25,6 +25,7 @@ from models.repositories import workers
 from models.services import Services
 from models.tables import Job, Report, Trace
 from models.use_cases import plans, replays, reports, traces
+from models.use_cases.jobs import get_job
 from replay.errors import FieldError, SpecError
 from replay.hardware.catalogue import shipped_catalogue
 from replay.planning.document import parse_report
@@ -71,6 +72,10 @@ def run_all(services: Services) -> list[str]:
 def job_of(services: Services, job_id: str) -> Job:
     with services.database.read() as session:
         return session.get_one(Job, job_id)
+
+
+def report_of(session: Session, principal: Principal, job_id: str) -> Report:
+    return reports.get_report(session, principal, get_job(session, principal, job_id).report_id or "")
 
 
 def ready(services: Services, principal: Principal) -> str:
@@ -138,7 +143,7 @@ def test_a_plan_gives_the_document_that_the_command_line_gives(
         started = plans.start_plan(session, principal, running, trace_id, PLAN)
     assert run_all(running) == ["succeeded"] * 3
     with running.database.read() as session:
-        report = reports.get_report_of_job(session, principal, started.job.id)
+        report = report_of(session, principal, started.job.id)
     with reports.open_document(running, report) as file:
         stored = file.read()
     (tmp_path / "t.csv").write_text(CSV)
@@ -155,7 +160,7 @@ def test_a_replay_stores_its_document_and_its_requests(running: Services, princi
         started = replays.start_replay(session, principal, running, trace_id, REPLAY, name="r")
     assert run_all(running) == ["succeeded"]
     with running.database.read() as session:
-        report = reports.get_report_of_job(session, principal, started.job.id)
+        report = report_of(session, principal, started.job.id)
     with reports.open_requests(running, report) as file:
         table = pl.read_parquet(io.BytesIO(file.read()))
     assert table.height == 60

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from api.cli.group import cli
+from api.cli.serve import _serve
 
 EXPOSED = {"CAPREPLAY_HOST": "0.0.0.0"}
 BROKER = {"CAPREPLAY_BROKER_URL": "redis://127.0.0.1:1/0"}
@@ -111,3 +112,42 @@ def test_openapi_is_the_committed_one(project_root: Path) -> None:
 
 def test_warmup_compiles() -> None:
     assert answer("warmup")["wall_s"] > 0
+
+
+def test_an_expired_key_is_listed_as_expired(tmp_path: Path) -> None:
+    folder = ("--data-dir", tmp_path)
+    made = answer("keys", "create", "--name", "x", *folder)
+    answer("keys", "rotate", made["id"], "--grace-hours", "0", *folder)
+    states = {one["id"]: one["state"] for one in answer("keys", "list", *folder)["keys"]}
+    assert states[made["id"]] == "expired"
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("keys", "create", "--name", "x", "--expires-days", "1e12"), "--expires-days"),
+        (("keys", "rotate", "key_x", "--grace-hours", "1e12"), "--grace-hours"),
+        (("keys", "create", "--name", "x", "--tenant", "tnt_nope"), "there is no tenant 'tnt_nope'"),
+        (("migrate", "--downgrade", "nope"), "there is no revision 'nope'"),
+    ],
+)
+def test_values_out_of_range_are_refused_in_plain_words(tmp_path: Path, words: tuple[str, ...], part: str) -> None:
+    invoke("migrate", "--data-dir", tmp_path)
+    refused = invoke(*words, "--data-dir", tmp_path, exit_code=2)
+    assert part in refused.output
+    assert "unexpected" not in refused.output
+    assert "INSERT" not in refused.output
+
+
+def test_a_damaged_secret_is_named_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "secret_key").touch()
+    problem = answer("serve", "--data-dir", tmp_path, exit_code=2)
+    assert "secret_key" in problem["detail"]
+
+
+def test_only_trusted_proxies_speak_for_visitors(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr("uvicorn.Server.run", lambda server, sockets: told.append(server.config.forwarded_allow_ips))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        _serve(object(), listening, "10.1.0.0/16")
+    assert told == ["10.1.0.0/16"]

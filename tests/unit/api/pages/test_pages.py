@@ -15,6 +15,7 @@ from report_documents import plan_document, replay_document
 
 from api.pages import router
 from api.pages.render import PageRoute
+from models.tables import Report
 
 LISTS = ("/", "/traces", "/jobs", "/reports", "/schedules", "/plans/new", "/schedules/new")
 CATALOGUE = ("/catalogue/gpus", "/catalogue/models", "/catalogue/prices")
@@ -255,3 +256,47 @@ def test_another_tenants_things_are_not_there(keyed: tuple[TestApp, httpx.Client
 
 def test_no_page_is_in_the_api_description() -> None:
     assert router.include_in_schema is False
+
+
+def test_text_that_no_database_stores_is_refused(made: TestApp, http: httpx.Client) -> None:
+    assert http.get("/plans/new?job=%00").status_code == 404
+    assert http.get("/schedules/new?job=%00").status_code == 404
+    csrf = token(http.get("/plans/new"))
+    answer = http.post("/plans/new", content=f"csrf={csrf}&trace=%00".encode())
+    assert answer.status_code == 422
+    assert "NUL" in answer.text
+    fields = {"csrf": csrf, "key": "own/model", "config": r'{"a": "\u0000"}'}
+    answer = http.post("/catalogue/models", data=fields)
+    assert answer.status_code == 422
+    assert "NUL" in answer.text
+
+
+def test_what_was_deleted_is_named_but_not_linked(made: TestApp, http: httpx.Client) -> None:
+    trace, schedule = f"trc_{'0' * 32}", f"sch_{'0' * 32}"
+    job = made.add_job(kind="ingest", status="succeeded", trace_id=trace, schedule_id=schedule)
+    page = http.get(f"/jobs/{job}").text
+    assert page.count("<dd>deleted</dd>") == 2
+    assert trace not in page
+    assert schedule not in page
+    report = made.add_report()
+    with made.services.database.write() as session:
+        session.get_one(Report, report).trace_id = trace
+    page = http.get(f"/reports/{report}").text
+    assert "its trace was deleted" in page
+    assert trace not in page
+
+
+def test_a_report_is_deleted_from_its_page(made: TestApp, http: httpx.Client) -> None:
+    path = f"/reports/{made.add_report()}"
+    answer = http.post(f"{path}/delete", data={"csrf": token(http.get(path))})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/reports")
+    assert http.get(path).status_code == 404
+
+
+def test_the_first_page_names_the_public_address(tmp_path: Path, template: Path) -> None:
+    with (
+        make_app(tmp_path, template, public_url="https://plans.example.org/") as app,
+        live(app.app) as address,
+        client(address) as http,
+    ):
+        assert "https://plans.example.org/v1/traces" in http.get("/").text

@@ -123,3 +123,13 @@ def test_room_for_more_objectives_is_always_shown() -> None:
     assert len(plan_form.rows_shown(plan_form.defaults())) == 4
     assert len(plan_form.rows_shown(plan_form.from_spec(FULL))) == 8
     assert len(plan_form.rows_shown(Form([("limit_19", "1")]))) == 20
+
+
+def test_unusual_sizes_and_prices_come_back() -> None:
+    price = FULL.price.model_copy(update={"usd_per_gpu_hour": {"L40S": 1234.56789}})
+    spec = FULL.model_copy(update={"tp": (3, 32), "price": price})
+    form = plan_form.from_spec(spec)
+    assert plan_form.tps_shown(form) == ["1", "2", "3", "4", "8", "16", "32"]
+    again, faults = read(form)
+    assert faults.by_field == {}
+    assert again == spec
