@@ -96,7 +96,7 @@ def test_without_script_everything_but_charts_is_there(open_page: Open, planned:
     plain.go("/plans/new")
     plain.expected.append("422")
     plain.page.click("text=Start the plan")
-    assert plain.page.is_visible("text=name a model")
+    plain.page.wait_for_selector("text=name a model")
 
 
 def test_a_report_prints_whole(visit: Visit, planned: dict[str, str]) -> None:
@@ -123,15 +123,16 @@ def test_keyed_mode_asks_for_a_key(open_page: Open, tmp_path: Path, path: str) -
         visit.expected.append("401")
         page.fill("#key", "crp_wrong")
         page.click("main button")
-        assert page.is_visible("text=This key is not valid")
+        page.wait_for_selector("text=This key is not valid")
         page.fill("#key", key)
         page.click("main button")
-        assert page.url == base + path
+        page.wait_for_url(base + path)
         cookie = page.context.cookies()[0]
         assert cookie["httpOnly"]
         assert cookie["sameSite"] in ("Lax", "Strict")
         visit.go("/traces")
         assert page.is_visible("text=No traces yet.")
         page.click("text=Log out")
+        page.wait_for_url("**/login")
         visit.go("/traces")
         assert page.url.startswith(f"{base}/login")
