@@ -13,13 +13,13 @@ import numpy.typing as npt
 
 from replay.deployment import Deployment
 from replay.errors import FieldError, SpecError
+from replay.kernels.coupled import advance_coupled
 from replay.kernels.engine import advance
 from replay.kernels.fast import advance_fast, new_fast, new_fast_registers
 from replay.kernels.state import (
     BUSY,
     FCFS,
     GAP_MAX_PS,
-    LEAST_OUTSTANDING,
     MAX_USED_BLOCKS,
     PREEMPTIONS,
     PRIORITY,
@@ -44,6 +44,8 @@ from replay.kernels.state import (
 )
 from replay.kernels.static import advance_static, static_options
 from replay.kernels.v0 import V0Options, advance_v0, v0_options
+from replay.routing import deal, prepare_routing, reads_state, router_code, snapshot_ps
+from replay.specs import Router
 from replay.workload import PrefixBlocks
 
 Int32Array = npt.NDArray[np.int32]
@@ -55,7 +57,6 @@ _EVENTS_A_CALL = 1 << 16
 _STEPS_A_CALL = 1 << 22
 """Batches in one call of the general and of the fast loop: a second of work at most."""
 
-_ROUTERS = {"round_robin": ROUND_ROBIN, "least_outstanding": LEAST_OUTSTANDING}
 _ORDERS = {"fcfs": FCFS, "priority": PRIORITY, "sjf": SHORTEST, "srpt": SHORTEST_REMAINING}
 
 
@@ -144,6 +145,9 @@ class Machine:
     scheduler: str = "vllm"
     options: Any = None
     """What a loop of its own takes beyond ``config``."""
+    router: Router = "round_robin"
+    seed: int = 0
+    """Of the routers that draw."""
 
     @property
     def loop(self) -> str:
@@ -152,8 +156,7 @@ class Machine:
             return self.scheduler
         config = self.config
         fast = (
-            config.replicas == 1
-            and config.long_prefill_token_threshold == 0
+            config.long_prefill_token_threshold == 0
             and config.enable_chunked_prefill == 1
             and config.priority_policy == FCFS
             and config.prefix_caching == 0
@@ -164,11 +167,11 @@ class Machine:
     def alone(self) -> Machine:
         """One replica of it for measuring capacity: first come first served, since no order of the queue changes how
         much is served, and with host memory for all that is swapped out."""
-        config = self.config._replace(replicas=1, router=ROUND_ROBIN, priority_policy=FCFS)
+        config = self.config._replace(replicas=1, router=ROUND_ROBIN, router_snapshot_ps=0, priority_policy=FCFS)
         options = self.options
         if isinstance(options, V0Options):
             options = options._replace(cpu_blocks=np.iinfo(np.int64).max)
-        return replace(self, config=config, options=options)
+        return replace(self, config=config, options=options, router="round_robin")
 
     def run(self, requests: Requests, checkpoint: Checkpoint) -> EngineRun:
         """Runs ``requests`` to the end, calling ``checkpoint`` about once a second."""
@@ -179,16 +182,19 @@ class Machine:
         n = len(requests.arrival_ps)
         if self.loop == "fast":
             outcome, meters = new_outcome(config, n), new_meters(config, new_fast_registers(config))
-            outcome.replica[:] = 0
             fast = new_fast(config, int(requests.output_tokens.max(initial=1)))
-            return _drive(
-                lambda limit: advance_fast(config, requests, times, outcome, meters, fast, limit),
-                _STEPS_A_CALL,
-                checkpoint,
-                outcome,
-                meters,
-            )
+            routing = prepare_routing(config, requests, meters.regs, self.seed)
+
+            def advance_fast_by(limit: int) -> bool:
+                if config.replicas > 1:
+                    return advance_coupled(config, requests, times, outcome, meters, fast, routing, limit)
+                return advance_fast(config, requests, times, outcome, meters, fast, limit)
+
+            if config.replicas == 1:
+                outcome.replica[:] = 0
+            return _drive(advance_fast_by, _STEPS_A_CALL, checkpoint, outcome, meters)
         state = new_state(config, n)
+        state = state._replace(routing=prepare_routing(config, requests, state.meters.regs, self.seed))
         own, mask = _OWN_LOOPS.get(self.scheduler), bucket_count(config.num_blocks) - 1
 
         def advance_by(limit: int) -> bool:
@@ -242,17 +248,20 @@ def _drive(
     )
 
 
-def make_machine(deployment: Deployment, prefix_block_tokens: int | None = None) -> Machine:
-    """The machine of a deployment: a single replica under round robin, all replicas under a router that reads state.
+def make_machine(deployment: Deployment, prefix_block_tokens: int | None = None, seed: int = 0) -> Machine:
+    """The machine of a deployment: all replicas under a router that reads their state, else a single one.
 
     ``prefix_block_tokens``: tokens of a prompt block where the workload has block ids; prefix caching then acts.
+    ``seed``: of the routers that draw.
     """
     engine, record = deployment.engine, deployment.step_time
-    coupled = deployment.spec.router != "round_robin"
+    router = deployment.spec.router
+    coupled = reads_state(router)
     blocks = deployment.usable_blocks
     config = Config(
         replicas=deployment.replicas if coupled else 1,
-        router=_ROUTERS[deployment.spec.router],
+        router=router_code(router, engine.version) if coupled else ROUND_ROBIN,
+        router_snapshot_ps=snapshot_ps(deployment.spec) if coupled else 0,
         max_num_seqs=engine.max_num_seqs,
         max_num_batched_tokens=engine.max_num_batched_tokens,
         block_size=deployment.block_size,
@@ -285,40 +294,49 @@ def make_machine(deployment: Deployment, prefix_block_tokens: int | None = None)
         law=np.array(law, dtype=np.int64),
     )
     own = _OWN_LOOPS.get(engine.scheduler)
-    return Machine(config, times, engine.scheduler, None if own is None else own.options(deployment))
+    options = None if own is None else own.options(deployment)
+    return Machine(config, times, engine.scheduler, options, router, seed)
 
 
 def run_deployment(
-    machine: Machine, requests: Requests, replicas: int, threads: int, checkpoint: Checkpoint
+    machine: Machine,
+    requests: Requests,
+    replicas: int,
+    threads: int,
+    checkpoint: Checkpoint,
+    session: Int64Array | None = None,
 ) -> EngineRun:
-    """Replays on all replicas; round-robin shares run apart, on up to ``threads`` threads, with the same result."""
+    """Replays on all replicas. Where the router reads no state (it may read ``session``, one id a request), the
+    replicas' shares run apart, on up to ``threads`` threads, with the same result."""
     if machine.config.replicas > 1 or replicas == 1:
         return machine.run(requests, checkpoint)
     n = len(requests.arrival_ps)
-    shares = [take_requests(requests, np.arange(k, n, replicas)) for k in range(replicas)]
+    dealt = deal(machine.router, n, replicas, machine.seed, session)
+    order = np.argsort(dealt, kind="stable")
+    parts = np.split(order, np.cumsum(np.bincount(dealt, minlength=replicas))[:-1])
+    shares = [take_requests(requests, part) for part in parts]
     if threads > 1:
         with ThreadPoolExecutor(threads) as pool:
             runs = list(pool.map(lambda share: machine.run(share, checkpoint), shares))
     else:
         runs = [machine.run(share, checkpoint) for share in shares]
-    return _interleave(runs, n)
+    return _join(runs, parts, dealt)
 
 
-def _interleave(runs: list[EngineRun], n: int) -> EngineRun:
-    """Puts the shares of a round-robin split back into one outcome."""
-    replicas = len(runs)
+def _join(runs: list[EngineRun], parts: list[Int64Array], replica: Int32Array) -> EngineRun:
+    """Puts the outcomes of the requests ``parts`` back into one."""
 
     def column(shares: list[npt.NDArray[IntT]]) -> npt.NDArray[IntT]:
-        whole = np.empty(n, dtype=shares[0].dtype)
-        for k, share in enumerate(shares):
-            whole[k::replicas] = share
+        whole = np.empty(len(replica), dtype=shares[0].dtype)
+        for part, share in zip(parts, shares, strict=True):
+            whole[part] = share
         return whole
 
     return EngineRun(
         admitted_ps=column([run.admitted_ps for run in runs]),
         first_ps=column([run.first_ps for run in runs]),
         last_ps=column([run.last_ps for run in runs]),
-        replica=(np.arange(n) % replicas).astype(np.int32),
+        replica=replica,
         preemptions_of=column([run.preemptions_of for run in runs]),
         hit_tokens=column([run.hit_tokens for run in runs]),
         gaps=np.sum([run.gaps for run in runs], axis=0),

@@ -25,6 +25,7 @@ from replay.machine import (
 )
 from replay.orders import ranks_of
 from replay.results import STATUSES, Histogram, ReplayResult, RequestTable
+from replay.routing import check_router
 from replay.workload import Workload
 
 BoolArray = npt.NDArray[np.bool_]
@@ -47,18 +48,18 @@ def simulate(
 ) -> ReplayResult:
     """Replays ``workload`` on ``deployment``.
 
-    ``threads`` share the replicas of a round-robin deployment and change nothing in the result. ``checkpoint`` is
-    called about once a second and may raise to stop. Requests that can never run there are counted by reason and take
-    part in no latency figure.
+    ``threads`` share the replicas behind a router that reads no state and change nothing in the result.
+    ``checkpoint`` is called about once a second and may raise to stop. Requests that can never run there are counted by
+    reason and take part in no latency figure.
 
     Raises:
-        SpecError: an empty workload, one that is too long for int64 picoseconds, or a router the scheduler lacks.
+        SpecError: an empty workload, one that is too long for int64 picoseconds, or a router without what it needs.
     """
     _check(workload, deployment)
     status = _judge(workload, deployment)
     fits = status == 0
     prefix = workload.prefix
-    machine = make_machine(deployment, None if prefix is None else prefix.block_tokens)
+    machine = make_machine(deployment, None if prefix is None else prefix.block_tokens, workload.seed)
     if prefix is not None and machine.config.prefix_caching and not fits.all():
         prefix = prefix.take(np.flatnonzero(fits))
     requests = make_requests(
@@ -73,7 +74,8 @@ def simulate(
     served = fits
     if load.drain_s > LONGEST_DRAIN_S:
         served, requests = np.zeros_like(fits), take_requests(requests, np.zeros(0, np.int64))
-    run = run_deployment(machine, requests, deployment.replicas, threads, checkpoint)
+    session = None if workload.session is None else workload.session[served]
+    run = run_deployment(machine, requests, deployment.replicas, threads, checkpoint, session)
     if (run.last_ps == NEVER).any():
         raise RuntimeError("a request that fits was never finished: this is a defect of the engine")
     return _result(workload, deployment, status, served, run, load, machine.loop)
@@ -123,10 +125,8 @@ def _check(workload: Workload, deployment: Deployment) -> None:
         raise SpecError(
             "workload.too_long", "the workload is longer than 90 days", [FieldError(cure, "transform", cure=cure)]
         )
-    if deployment.engine.scheduler == "static" and deployment.spec.router != "round_robin":
-        cure = "use router round_robin, or another engine preset"
-        detail = "static batching is replayed behind round robin only"
-        raise SpecError("deployment.router", detail, [FieldError(detail, "router", cure=cure)])
+    engine = deployment.engine
+    check_router(deployment.spec, engine.scheduler, engine.enable_prefix_caching, workload)
 
 
 def _judge(workload: Workload, deployment: Deployment) -> npt.NDArray[np.int64]:

@@ -14,7 +14,17 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from replay.errors import FieldError, SpecError
 
 Metric = Literal["ttft", "itl", "tpot", "e2e", "queue"]
-Router = Literal["round_robin", "least_outstanding"]
+Router = Literal[
+    "round_robin",
+    "random",
+    "session_affinity",
+    "least_outstanding",
+    "least_outstanding_tokens",
+    "least_kv_usage",
+    "power_of_two",
+    "vllm_dp",
+    "prefix_aware",
+]
 Scalar = bool | int | float | str
 
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0}
@@ -103,6 +113,9 @@ class DeploymentSpec(Spec):
     replicas: int = Field(default=1, ge=1, le=4096)
     engine: EngineSpec = EngineSpec()
     router: Router = "round_robin"
+    router_snapshot_s: float | None = Field(default=None, ge=0, le=86_400)
+    """How often the router sees the replicas' state; 0: as it is at each arrival. ``None``: 0.1 s for vllm_dp, else
+    0."""
     weight_dtype: str | None = None
     """``None``: as the model is published."""
     kv_dtype: str | None = None
@@ -140,6 +153,9 @@ class PlanSpec(Spec):
     transform: Transform = Transform()
     engine: EngineSpec = EngineSpec()
     router: Router = "round_robin"
+    router_snapshot_s: float | None = Field(default=None, ge=0, le=86_400)
+    """How often the router sees the replicas' state; 0: as it is at each arrival. ``None``: 0.1 s for vllm_dp, else
+    0."""
     weight_dtype: str | None = None
     kv_dtype: str | None = None
     max_model_len: int | None = Field(default=None, ge=1)

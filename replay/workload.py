@@ -64,8 +64,10 @@ class Workload:
     """Lower runs first, as in vLLM; 0 where a request has none. ``None``: the trace has no whole-number priorities."""
     max_tokens: Int64Array | None = None
     """Declared limit of each output, shape (n,), 0 where unknown; engines that reserve memory by it read it."""
+    session: Int64Array | None = None
+    """A number for each session, -1 for a request without one; ``None`` where the trace has no sessions."""
     seed: int = 0
-    """Of all that a replay draws for this workload: the errors of predicted output lengths."""
+    """Of all that a replay draws for this workload: the errors of predicted output lengths, a router's choices."""
 
     @property
     def n(self) -> int:

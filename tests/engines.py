@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from naive.routers import Cluster
 from naive.vllm import Config as TwinConfig
 from naive.vllm import Engine, Request
 
+from replay.kernels.coupled import advance_coupled
 from replay.kernels.engine import advance
 from replay.kernels.fast import advance_fast, new_fast, new_fast_registers
 from replay.kernels.state import (
@@ -24,10 +26,12 @@ from replay.kernels.state import (
     new_outcome,
     new_state,
 )
+from replay.routing import draw_pairs, prepare_routing
 from replay.steptime.record import no_table
 
 EMPTY = np.zeros(0, np.int64)
 FOREVER = 1 << 40
+SEED = 5
 
 
 def config(**changes: int) -> Config:
@@ -74,6 +78,7 @@ def linear_law(
 def run_general(c: Config, r: Requests, t: StepTimes, events_a_call: int = 1 << 20) -> tuple[Outcome, Meters]:
     """The general loop to its end."""
     state = new_state(c, len(r.arrival_ps))
+    state = state._replace(routing=prepare_routing(c, r, state.meters.regs, SEED))
     while advance(c, r, t, state, bucket_count(c.num_blocks) - 1, events_a_call):
         pass
     return state.outcome, state.meters
@@ -83,9 +88,40 @@ def run_fast(c: Config, r: Requests, t: StepTimes, steps_a_call: int = 1 << 20) 
     """The fast loop to its end."""
     outcome, meters = new_outcome(c, len(r.arrival_ps)), new_meters(c, new_fast_registers(c))
     fast = new_fast(c, int(r.output_tokens.max()))
-    while advance_fast(c, r, t, outcome, meters, fast, steps_a_call):
-        pass
+    routing = prepare_routing(c, r, meters.regs, SEED)
+    if c.replicas > 1:
+        while advance_coupled(c, r, t, outcome, meters, fast, routing, steps_a_call):
+            pass
+    else:
+        while advance_fast(c, r, t, outcome, meters, fast, steps_a_call):
+            pass
     return outcome, meters
+
+
+def run_twin(c: Config, r: Requests, cost: tuple[int, int, int, int, int]) -> Engine:
+    """The naive twin under the linear law ``cost`` = (floor, per token, context, pair, constant)."""
+    twin = Engine(twin_config(c, cost), twin_requests(c, r))
+    twin.run()
+    return twin
+
+
+def run_cluster_twin(c: Config, r: Requests, cost: tuple[int, int, int, int, int], router: str) -> Cluster:
+    """The naive twin of replicas behind a router, with the draws of ``SEED``; block ids are ``stream * 1000 + i``."""
+    blocks = None
+    if c.prefix_caching:
+        blocks = [r.prefix_ids[r.prefix_start[i] : r.prefix_start[i + 1]].tolist() for i in range(len(r.arrival_ps))]
+    twin = Cluster(
+        twin_config(c, cost),
+        twin_requests(c, r),
+        c.replicas,
+        router,
+        age=c.router_snapshot_ps,
+        pairs=[(int(a), int(b)) for a, b in draw_pairs(len(r.arrival_ps), c.replicas, SEED)],
+        blocks=blocks,
+        block_tokens=c.prefix_block_tokens,
+    )
+    twin.run()
+    return twin
 
 
 def twin_config(c: Config, cost: tuple[int, int, int, int, int]) -> TwinConfig:
@@ -109,14 +145,16 @@ def twin_config(c: Config, cost: tuple[int, int, int, int, int]) -> TwinConfig:
     )
 
 
-def run_twin(c: Config, r: Requests, cost: tuple[int, int, int, int, int]) -> Engine:
-    """The naive twin under the linear law ``cost``."""
-    settings = twin_config(c, cost)
+def twin_requests(c: Config, r: Requests) -> list[Request]:
     priority = r.priority.tolist() if c.priority_policy else [0] * len(r.arrival_ps)
     rows = zip(r.arrival_ps.tolist(), r.prompt_tokens.tolist(), r.output_tokens.tolist(), priority, strict=True)
-    twin = Engine(settings, [Request(i, *row) for i, row in enumerate(rows)])
-    twin.run()
-    return twin
+    found = [Request(i, *row) for i, row in enumerate(rows)]
+    if c.prefix_caching:
+        for i, request in enumerate(found):
+            ids = r.prefix_ids[r.prefix_start[i] : r.prefix_start[i + 1]]
+            if len(ids):
+                request.prefix = (int(ids[0]) // 1000, len(ids) * c.prefix_block_tokens)
+    return found
 
 
 def random_case(

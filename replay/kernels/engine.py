@@ -10,7 +10,7 @@ from __future__ import annotations
 from replay.kernels.jit import inlined, kernel
 from replay.kernels.loglinear import bin_of
 from replay.kernels.memory import prepare_free_list, publish, release
-from replay.kernels.routers import route
+from replay.kernels.routers import route, take_snapshot
 from replay.kernels.schedule import save_progress, schedule
 from replay.kernels.state import (
     FAR,
@@ -23,7 +23,9 @@ from replay.kernels.state import (
     NEVER,
     NEXT_ARRIVAL,
     NEXT_EVENT,
+    NEXT_SNAPSHOT,
     OUTSTANDING,
+    OUTSTANDING_TOKENS,
     PREVIOUS_END,
     RUNNING,
     WAITING,
@@ -67,7 +69,7 @@ def start_next(
 
 
 @kernel
-def leave(config: Config, state: State, reg: Int64, replica: int, slot: int, done: bool) -> None:
+def leave(config: Config, requests: Requests, state: State, reg: Int64, replica: int, slot: int, done: bool) -> None:
     """A slot has delivered its last token, or the token that was in flight when it was preempted: frees the slot."""
     slots = state.slots
     save_progress(state, slot)
@@ -77,6 +79,8 @@ def leave(config: Config, state: State, reg: Int64, replica: int, slot: int, don
         return
     state.meters.cluster[FINISHED] += 1
     reg[OUTSTANDING] -= 1
+    r = slots.request[slot]
+    reg[OUTSTANDING_TOKENS] -= requests.prompt_tokens[r] + requests.output_tokens[r]
     if slots.running[slot]:
         release(config, state.blocks, slots, reg, replica, slot)
         slots.running[slot] = 0
@@ -129,7 +133,7 @@ def finish_batch(config: Config, requests: Requests, state: State, reg: Int64, r
                 publish(config, requests, state.blocks, slots, replica, slot, known, mask)
         if left == 0 or not running:
             left_running |= running
-            leave(config, state, reg, replica, slot, left == 0)
+            leave(config, requests, state, reg, replica, slot, left == 0)
     if gap_tokens > 0:
         state.meters.gaps[bin_of(gap_ps, GAP_BITS)] += gap_tokens
     if left_running:
@@ -146,11 +150,12 @@ def take_arrivals(config: Config, requests: Requests, state: State, now: int) ->
     n = len(requests.arrival_ps)
     r = cluster[NEXT_ARRIVAL]
     while r < n and requests.arrival_ps[r] <= now:
-        replica = route(config, state)
+        replica = route(config, requests, regs, cluster, state.routing, r)
         outcome.replica[r] = replica
         reg = regs[replica]
         insert(config, requests, outcome, reg, r, False)
         reg[OUTSTANDING] += 1
+        reg[OUTSTANDING_TOKENS] += requests.prompt_tokens[r] + requests.output_tokens[r]
         if reg[NEXT_EVENT] == FAR:
             reg[NEXT_EVENT] = now
             reg[FLIGHT] = 0
@@ -174,9 +179,13 @@ def advance(config: Config, requests: Requests, times: StepTimes, state: State, 
             now = min(now, regs[replica, NEXT_EVENT])
         if now == FAR:
             return False
+        if config.router_snapshot_ps and cluster[NEXT_SNAPSHOT] < now:
+            take_snapshot(config, regs, cluster, state.routing, now - 1)
         for replica in range(config.replicas):
             if regs[replica, NEXT_EVENT] == now:
                 finish_batch(config, requests, state, regs[replica], replica, mask)
+        if config.router_snapshot_ps and cluster[NEXT_SNAPSHOT] == now:
+            take_snapshot(config, regs, cluster, state.routing, now)
         take_arrivals(config, requests, state, now)
         for replica in range(config.replicas):
             if regs[replica, NEXT_EVENT] == now:

@@ -1,4 +1,4 @@
-"""The fast loop: one replica of the vLLM v1 scheduler, first come first served, at O(1) a step.
+"""The fast loop: the vLLM v1 scheduler, first come first served, at O(1) a step.
 
 It rests on what holds there without a long-prefill threshold, priorities or prefix caching (docs/adr/0002-fast-
 loop.md):
@@ -31,6 +31,7 @@ from replay.kernels.loglinear import bin_of
 from replay.kernels.memory import blocks_for
 from replay.kernels.schedule import meter_step
 from replay.kernels.state import (
+    FAR,
     FINISHED,
     FREE_BLOCKS,
     GAP_BITS,
@@ -38,10 +39,14 @@ from replay.kernels.state import (
     HEAD,
     NEVER,
     NEXT_ARRIVAL,
+    NEXT_EVENT,
+    OUTSTANDING,
+    OUTSTANDING_TOKENS,
     PREEMPTIONS,
     PREVIOUS_END,
     REGS,
     RUNNING,
+    TAIL,
     Config,
     Int32,
     Int64,
@@ -62,7 +67,8 @@ from replay.kernels.steptime import attention_of_chunk, step_ps
     ORDER_TAIL,  # slot admitted last
     FREE_TOP,
     IN_FLIGHT,
-    QUEUE_NEXT,  # first request that was never admitted
+    GHOSTS,  # preempted while their last token was in flight: they leave with the next batch
+    GHOST_TOKENS,
     # of the batch being built:
     PREEMPTED_NOW,
     COMPLETED,  # slots whose prefill it completes
@@ -72,13 +78,13 @@ from replay.kernels.steptime import attention_of_chunk, step_ps
     BATCH_CONTEXT,  # context tokens of those
     BATCH_CHUNKS_PS,  # attention of longer chunks
     FAST_REGS,
-) = range(REGS, REGS + 17)
+) = range(REGS, REGS + 18)
 
 DECODING, PREFILLING, ZOMBIE = range(3)
 
 
 class Fast(NamedTuple):
-    """Arrays of the fast loop, by slot unless said."""
+    """Arrays of the fast loop, one row a replica; by slot unless said."""
 
     request: Int32
     kind: Int32
@@ -93,14 +99,16 @@ class Fast(NamedTuple):
     free: Int32  # stack
     completed: Int32
     days: Int32  # calendar: first slot by D modulo its length (a power of two above the longest output)
-    need: Int64  # decoding requests by residue, shape (block_size,)
+    need: Int64  # decoding requests by residue, block_size of them
     flight_end_ps: Int64  # ring of batches in flight, oldest first
     flight_counter: Int64  # their D, NEVER for an empty batch
 
 
 def new_fast(config: Config, longest_output: int) -> Fast:
-    """Empty arrays for one replica."""
-    slots, i32, i64 = config.max_num_seqs, np.int32, np.int64
+    """Arrays of idle, empty replicas."""
+    i32, i64 = np.int32, np.int64
+    rows = config.replicas
+    slots = (rows, config.max_num_seqs)
     days = 1 << max(4, (longest_output + 2).bit_length())
     return Fast(
         request=np.zeros(slots, i32),
@@ -113,23 +121,59 @@ def new_fast(config: Config, longest_output: int) -> Fast:
         order_previous=np.full(slots, NEVER, i32),
         day_next=np.full(slots, NEVER, i32),
         day_previous=np.full(slots, NEVER, i32),
-        free=np.arange(slots, dtype=i32)[::-1].copy(),
+        free=np.tile(np.arange(config.max_num_seqs, dtype=i32)[::-1], (rows, 1)),
         completed=np.zeros(slots, i32),
-        days=np.full(days, NEVER, i32),
-        need=np.zeros(config.block_size, i64),
-        flight_end_ps=np.zeros(2, i64),
-        flight_counter=np.full(2, NEVER, i64),
+        days=np.full((rows, days), NEVER, i32),
+        need=np.zeros((rows, config.block_size), i64),
+        flight_end_ps=np.zeros((rows, 2), i64),
+        flight_counter=np.full((rows, 2), NEVER, i64),
+    )
+
+
+@inlined
+def of_replica(fast: Fast, replica: int) -> Fast:
+    """The rows of one replica."""
+    return Fast(
+        fast.request[replica],
+        fast.kind[replica],
+        fast.base[replica],
+        fast.total[replica],
+        fast.last_batch[replica],
+        fast.residue[replica],
+        fast.order_next[replica],
+        fast.order_previous[replica],
+        fast.day_next[replica],
+        fast.day_previous[replica],
+        fast.free[replica],
+        fast.completed[replica],
+        fast.days[replica],
+        fast.need[replica],
+        fast.flight_end_ps[replica],
+        fast.flight_counter[replica],
     )
 
 
 def new_fast_registers(config: Config) -> Int64:
-    """Registers of an idle, empty replica, shape (1, FAST_REGS): the first REGS columns mean what they mean
+    """Registers of idle, empty replicas, shape (replicas, FAST_REGS): the first REGS columns mean what they mean
     elsewhere."""
-    regs = np.zeros((1, FAST_REGS), np.int64)
-    regs[0, FREE_BLOCKS] = config.num_blocks
-    regs[0, HEAD] = regs[0, PARTIAL] = regs[0, ORDER_TAIL] = NEVER
-    regs[0, FREE_TOP] = config.max_num_seqs
+    regs = np.zeros((config.replicas, FAST_REGS), np.int64)
+    regs[:, NEXT_EVENT] = FAR
+    regs[:, FREE_BLOCKS] = config.num_blocks
+    regs[:, HEAD] = regs[:, TAIL] = regs[:, PARTIAL] = regs[:, ORDER_TAIL] = NEVER
+    regs[:, FREE_TOP] = config.max_num_seqs
     return regs
+
+
+@inlined
+def enqueue(requests: Requests, outcome: Outcome, reg: Int64, r: int) -> None:
+    """Request ``r`` arrives at the replica."""
+    if reg[HEAD] == NEVER:
+        reg[HEAD] = r
+    else:
+        outcome.link[reg[TAIL]] = r
+    reg[TAIL] = r
+    reg[OUTSTANDING] += 1
+    reg[OUTSTANDING_TOKENS] += requests.prompt_tokens[r] + requests.output_tokens[r]
 
 
 @kernel
@@ -202,9 +246,14 @@ def preempt_tail(config: Config, requests: Requests, outcome: Outcome, fast: Fas
     outcome.preemptions[r] += 1
     reg[PREEMPTIONS] += 1
     reg[PREEMPTED_NOW] = 1
-    if kind != ZOMBIE:  # a zombie has all its tokens
-        outcome.link[r] = reg[HEAD]
-        reg[HEAD] = r
+    if kind == ZOMBIE:  # it has all its tokens
+        reg[GHOSTS] += 1
+        reg[GHOST_TOKENS] += requests.prompt_tokens[r] + requests.output_tokens[r]
+        return
+    if reg[HEAD] == NEVER:
+        reg[TAIL] = r
+    outcome.link[r] = reg[HEAD]
+    reg[HEAD] = r
 
 
 @inlined
@@ -213,13 +262,19 @@ def release_batch(config: Config, requests: Requests, fast: Fast, reg: Int64, co
     day = counter & (len(fast.days) - 1)
     slot = fast.days[day]
     fast.days[day] = NEVER
+    finished, tokens = reg[GHOSTS], reg[GHOST_TOKENS]
+    reg[GHOSTS] = reg[GHOST_TOKENS] = 0
     while slot != NEVER:
         after = fast.day_next[slot]
         r = fast.request[slot]
-        held = requests.prompt_tokens[r] + requests.output_tokens[r] - 1
-        reg[FREE_BLOCKS] += blocks_for(held, config.block_size)
+        total = requests.prompt_tokens[r] + requests.output_tokens[r]
+        finished += 1
+        tokens += total
+        reg[FREE_BLOCKS] += blocks_for(total - 1, config.block_size)
         leave_running(fast, reg, slot)
         slot = after
+    reg[OUTSTANDING] -= finished
+    reg[OUTSTANDING_TOKENS] -= tokens
 
 
 @inlined
@@ -261,14 +316,11 @@ def continue_prefill(
 
 
 @inlined
-def admit(
-    config: Config, requests: Requests, times: StepTimes, outcome: Outcome, fast: Fast, reg: Int64, arrived: int
-) -> None:
-    """Admits from the queue (preempted requests first, then arrivals below ``arrived``) while everything lasts."""
+def admit(config: Config, requests: Requests, times: StepTimes, outcome: Outcome, fast: Fast, reg: Int64) -> None:
+    """Admits from the queue while everything lasts."""
     while reg[BATCH_TOKENS] < config.max_num_batched_tokens and reg[RUNNING] < config.max_num_seqs:
-        again = reg[HEAD] != NEVER
-        r = reg[HEAD] if again else reg[QUEUE_NEXT]
-        if not again and r >= arrived:
+        r = reg[HEAD]
+        if r == NEVER:
             break
         total = requests.prompt_tokens[r] + outcome.generated[r]
         tokens = min(total, config.max_num_batched_tokens - reg[BATCH_TOKENS])
@@ -276,10 +328,8 @@ def admit(
         must_fit = blocks_for(total, config.block_size) if config.reserve_full_isl else need
         if must_fit > reg[FREE_BLOCKS] - (config.watermark_blocks if reg[RUNNING] > 0 else 0):
             break
-        if again:
-            reg[HEAD] = outcome.link[r]
-        else:
-            reg[QUEUE_NEXT] += 1
+        reg[HEAD] = outcome.link[r]
+        if outcome.admitted_ps[r] == NEVER:
             outcome.admitted_ps[r] = reg[NOW]
         reg[FREE_BLOCKS] -= need
         reg[FREE_TOP] -= 1
@@ -298,9 +348,7 @@ def admit(
 
 
 @inlined
-def schedule_fast(
-    config: Config, requests: Requests, times: StepTimes, outcome: Outcome, fast: Fast, reg: Int64, arrived: int
-) -> None:
+def build_batch(config: Config, requests: Requests, times: StepTimes, outcome: Outcome, fast: Fast, reg: Int64) -> None:
     """Builds one batch: all decodes (preempting from the tail until their blocks fit), the open prefill, admissions."""
     reg[PREEMPTED_NOW] = 0
     due = config.block_size - 1 - (reg[COUNTER] + config.block_size - 1) % config.block_size
@@ -315,7 +363,7 @@ def schedule_fast(
     reg[BATCH_CHUNKS_PS] = 0
     continue_prefill(config, requests, times, outcome, fast, reg)
     if reg[PREEMPTED_NOW] == 0:
-        admit(config, requests, times, outcome, fast, reg, arrived)
+        admit(config, requests, times, outcome, fast, reg)
 
 
 @inlined
@@ -369,6 +417,61 @@ def account(
     reg[COUNTER] = counter + 1
 
 
+@inlined
+def schedule_fast(
+    config: Config,
+    requests: Requests,
+    times: StepTimes,
+    outcome: Outcome,
+    meters: Meters,
+    fast: Fast,
+    reg: Int64,
+    replica: int,
+) -> bool:
+    """Schedules one batch at ``NOW``; True once the pipeline is full and its oldest batch is not empty."""
+    build_batch(config, requests, times, outcome, fast, reg)
+    place = reg[IN_FLIGHT]
+    fast.flight_counter[place] = NEVER
+    if reg[BATCH_REQUESTS] > 0:
+        duration = step_ps(
+            config,
+            times,
+            reg[BATCH_TOKENS],
+            reg[BATCH_ONES],
+            reg[BATCH_CONTEXT],
+            reg[BATCH_CHUNKS_PS],
+            reg[BATCH_REQUESTS],
+        )
+        end = max(reg[PREVIOUS_END], reg[NOW]) + duration
+        meter_step(config, meters.meters[replica], reg, duration, reg[BATCH_TOKENS])
+        fast.flight_counter[place] = reg[COUNTER]
+        fast.flight_end_ps[place] = end
+        account(config, requests, outcome, meters, fast, reg, end)
+    reg[IN_FLIGHT] += 1
+    if reg[IN_FLIGHT] < config.batches_in_flight:
+        return False
+    if fast.flight_counter[0] == NEVER:
+        pop_batch(fast, reg)
+        return False
+    return True
+
+
+@inlined
+def pop_batch(fast: Fast, reg: Int64) -> None:
+    """Takes the oldest batch out of the pipeline."""
+    fast.flight_counter[0] = fast.flight_counter[1]
+    fast.flight_end_ps[0] = fast.flight_end_ps[1]
+    reg[IN_FLIGHT] -= 1
+
+
+@inlined
+def finish_oldest(config: Config, requests: Requests, fast: Fast, reg: Int64) -> None:
+    """Moves to the end of the oldest batch and processes it."""
+    reg[NOW] = fast.flight_end_ps[0]
+    release_batch(config, requests, fast, reg, fast.flight_counter[0])
+    pop_batch(fast, reg)
+
+
 @kernel
 def advance_fast(
     config: Config,
@@ -376,49 +479,26 @@ def advance_fast(
     times: StepTimes,
     outcome: Outcome,
     meters: Meters,
-    fast: Fast,
+    arrays: Fast,
     max_steps: int,
 ) -> bool:
-    """Schedules up to ``max_steps`` batches; False once nothing is left to do. Calling it again continues."""
+    """One replica: schedules up to ``max_steps`` batches; False once nothing is left to do. Calling it again
+    continues."""
     reg = meters.regs[0]
+    fast = of_replica(arrays, 0)
     cluster = meters.cluster
     n = len(requests.arrival_ps)
     for _ in range(max_steps):
         arrived = cluster[NEXT_ARRIVAL]
         while arrived < n and requests.arrival_ps[arrived] <= reg[NOW]:
+            enqueue(requests, outcome, reg, arrived)
             arrived += 1
         cluster[NEXT_ARRIVAL] = arrived
-        if reg[RUNNING] == 0 and reg[HEAD] == NEVER and reg[QUEUE_NEXT] == arrived:
+        if reg[RUNNING] == 0 and reg[HEAD] == NEVER:
             reg[IN_FLIGHT] = 0
             if arrived == n:
                 return False
             reg[NOW] = requests.arrival_ps[arrived]
-            continue
-        schedule_fast(config, requests, times, outcome, fast, reg, arrived)
-        place = reg[IN_FLIGHT]
-        fast.flight_counter[place] = NEVER
-        if reg[BATCH_REQUESTS] > 0:
-            duration = step_ps(
-                config,
-                times,
-                reg[BATCH_TOKENS],
-                reg[BATCH_ONES],
-                reg[BATCH_CONTEXT],
-                reg[BATCH_CHUNKS_PS],
-                reg[BATCH_REQUESTS],
-            )
-            end = max(reg[PREVIOUS_END], reg[NOW]) + duration
-            meter_step(config, meters.meters[0], reg, duration, reg[BATCH_TOKENS])
-            fast.flight_counter[place] = reg[COUNTER]
-            fast.flight_end_ps[place] = end
-            account(config, requests, outcome, meters, fast, reg, end)
-        reg[IN_FLIGHT] += 1
-        while reg[IN_FLIGHT] == config.batches_in_flight:
-            counter = fast.flight_counter[0]
-            if counter != NEVER:
-                reg[NOW] = fast.flight_end_ps[0]
-                release_batch(config, requests, fast, reg, counter)
-            fast.flight_counter[0] = fast.flight_counter[1]
-            fast.flight_end_ps[0] = fast.flight_end_ps[1]
-            reg[IN_FLIGHT] -= 1
+        elif schedule_fast(config, requests, times, outcome, meters, fast, reg, 0):
+            finish_oldest(config, requests, fast, reg)
     return True

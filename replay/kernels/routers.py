@@ -1,24 +1,163 @@
-"""Routers: which replica an arriving request goes to, from the exact state at that instant."""
+"""Routers that read the replicas' state: which replica an arriving request goes to.
+
+A router sees the state at the arrival, after the batches that end then and before those that start then; or, with
+``router_snapshot_ps``, the state that an arrival at the last multiple of it would have seen. Adding a router means
+adding its function and one line of ``route`` (or of ``load`` where it takes the replica with the least of something).
+Routers that read no state deal the requests out beforehand, in ``replay.routing``.
+"""
 
 from __future__ import annotations
 
-from replay.kernels.jit import inlined
-from replay.kernels.state import OUTSTANDING, ROUND_ROBIN, ROUTER_NEXT, Config, State
+from replay.kernels.jit import inlined, kernel
+from replay.kernels.state import (
+    FREE_BLOCKS,
+    LEAST_KV_USAGE,
+    LEAST_OUTSTANDING_TOKENS,
+    NEXT_SNAPSHOT,
+    OUTSTANDING,
+    OUTSTANDING_TOKENS,
+    POWER_OF_TWO,
+    PREFIX_AWARE,
+    ROUND_ROBIN,
+    ROUTER_NEXT,
+    RUNNING,
+    VLLM_DP,
+    VLLM_DP_OLD,
+    WORD,
+    Config,
+    Int64,
+    Requests,
+    Routing,
+)
+
+MATCH_PERCENT = 30
+"""Prefix aware: share of the prompt that must be known to a replica for it to be preferred."""
+LOAD_DIFFERENCE = 64
+LOAD_RATIO_PERCENT = 150
+"""Prefix aware: it goes by load alone where the most loaded replica has more than both of these over the least
+loaded."""
 
 
 @inlined
-def route(config: Config, state: State) -> int:
-    """Round robin; or the replica with the fewest outstanding requests, ties in turn from the last choice on."""
-    cluster = state.meters.cluster
-    start = cluster[ROUTER_NEXT]
+def vllm_dp_score(config: Config, regs: Int64, seen: Int64, replica: int) -> int:
+    """vLLM 0.33 with one API server: max(own in flight, waiting + running) + 6 waiting max(0, KV usage - 1/2).
+
+    Times twice the blocks, so that it is an integer.
+    """
+    outstanding, used = seen[replica, OUTSTANDING], config.num_blocks - seen[replica, FREE_BLOCKS]
+    waiting = outstanding - seen[replica, RUNNING]
+    crowded = max(0, 2 * used - config.num_blocks)
+    return max(regs[replica, OUTSTANDING], outstanding) * 2 * config.num_blocks + 6 * waiting * crowded
+
+
+@inlined
+def vllm_dp_score_old(seen: Int64, replica: int) -> int:
+    """vLLM up to 0.11: 4 waiting + running."""
+    return 4 * seen[replica, OUTSTANDING] - 3 * seen[replica, RUNNING]
+
+
+@inlined
+def load(config: Config, regs: Int64, seen: Int64, replica: int) -> int:
+    """What the router weighs the replicas by; less is better."""
+    if config.router == LEAST_OUTSTANDING_TOKENS:
+        return seen[replica, OUTSTANDING_TOKENS]
+    if config.router == LEAST_KV_USAGE:
+        return -seen[replica, FREE_BLOCKS]
+    if config.router == VLLM_DP:
+        return vllm_dp_score(config, regs, seen, replica)
+    if config.router == VLLM_DP_OLD:
+        return vllm_dp_score_old(seen, replica)
+    return seen[replica, OUTSTANDING]
+
+
+@inlined
+def least_loaded(config: Config, regs: Int64, seen: Int64, start: int) -> int:
+    """The replica with the least load; among equals the first from ``start`` on, around."""
     best = start
-    if config.router != ROUND_ROBIN:
-        regs = state.meters.regs
-        for i in range(1, config.replicas):
-            replica = start + i
-            if replica >= config.replicas:
-                replica -= config.replicas
-            if regs[replica, OUTSTANDING] < regs[best, OUTSTANDING]:
-                best = replica
-    cluster[ROUTER_NEXT] = best + 1 if best + 1 < config.replicas else 0
+    least = load(config, regs, seen, start)
+    for i in range(1, config.replicas):
+        replica = start + i
+        if replica >= config.replicas:
+            replica -= config.replicas
+        other = load(config, regs, seen, replica)
+        if other < least:
+            best, least = replica, other
     return best
+
+
+@inlined
+def better_of_two(seen: Int64, routing: Routing, r: int) -> int:
+    """Of the two replicas drawn for the request, the one with fewer outstanding requests; the first if equal."""
+    one, other = routing.pair[r, 0], routing.pair[r, 1]
+    return other if seen[other, OUTSTANDING] < seen[one, OUTSTANDING] else one
+
+
+@kernel
+def longest_prefix(config: Config, requests: Requests, routing: Routing, start: int, r: int) -> int:
+    """Of the replicas that were sent the longest part of the prompt before, the one with the fewest outstanding
+    requests;
+    the one with the fewest of all where that part is short or the load is uneven. Ties as in ``least_loaded``.
+
+    What a replica was sent counts as known for ever: this router never learns of evictions.
+    """
+    seen, matched, holders = routing.seen, routing.matched, routing.holders
+    lowest = highest = seen[0, OUTSTANDING]
+    for replica in range(config.replicas):
+        lowest = min(lowest, seen[replica, OUTSTANDING])
+        highest = max(highest, seen[replica, OUTSTANDING])
+    for word in range(len(matched)):
+        matched[word] = (1 << min(WORD, config.replicas - word * WORD)) - 1
+    uneven = highest - lowest > LOAD_DIFFERENCE and 100 * highest > LOAD_RATIO_PERCENT * lowest
+    first, end = requests.prefix_start[r], requests.prefix_start[r + 1]
+    if not uneven:
+        known = 0
+        for i in range(first, end):
+            left = 0
+            for word in range(len(matched)):
+                left |= matched[word] & holders[requests.prefix_ids[i], word]
+            if left == 0:
+                break
+            for word in range(len(matched)):
+                matched[word] &= holders[requests.prefix_ids[i], word]
+            known += 1
+        tokens = min(known * config.prefix_block_tokens, requests.prompt_tokens[r])
+        if 100 * tokens < MATCH_PERCENT * requests.prompt_tokens[r]:
+            for word in range(len(matched)):
+                matched[word] = (1 << min(WORD, config.replicas - word * WORD)) - 1
+    best = -1
+    for i in range(config.replicas):
+        replica = (start + i) % config.replicas
+        if matched[replica // WORD] >> (replica % WORD) & 1 and (
+            best < 0 or seen[replica, OUTSTANDING] < seen[best, OUTSTANDING]
+        ):
+            best = replica
+    for i in range(first, end):
+        holders[requests.prefix_ids[i], best // WORD] |= 1 << (best % WORD)
+    return best
+
+
+@inlined
+def route(config: Config, requests: Requests, regs: Int64, cluster: Int64, routing: Routing, r: int) -> int:
+    """The replica for request ``r``, which arrives now. Equal replicas take turns, from the last choice on."""
+    start = cluster[ROUTER_NEXT]
+    if config.router == ROUND_ROBIN:
+        replica = start
+    elif config.router == POWER_OF_TWO:
+        replica = better_of_two(routing.seen, routing, r)
+    elif config.router == PREFIX_AWARE:
+        replica = longest_prefix(config, requests, routing, start, r)
+    else:
+        replica = least_loaded(config, regs, routing.seen, start)
+    cluster[ROUTER_NEXT] = replica + 1 if replica + 1 < config.replicas else 0
+    if config.router_snapshot_ps and (config.router == VLLM_DP or config.router == VLLM_DP_OLD):
+        routing.seen[replica, OUTSTANDING] += 1  # vLLM's front end adds what it sends to the snapshot it has
+    return replica
+
+
+@inlined
+def take_snapshot(config: Config, regs: Int64, cluster: Int64, routing: Routing, now: int) -> None:
+    """Shows the router the registers, which are those of the last snapshot time up to ``now``; sets the next time."""
+    for replica in range(config.replicas):
+        for column in (OUTSTANDING, OUTSTANDING_TOKENS, RUNNING, FREE_BLOCKS):
+            routing.seen[replica, column] = regs[replica, column]
+    cluster[NEXT_SNAPSHOT] = (now // config.router_snapshot_ps + 1) * config.router_snapshot_ps

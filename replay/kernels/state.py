@@ -20,6 +20,9 @@ NEVER = -1
 FAR = 2**63 - 1
 """A time after every event."""
 
+WORD = 62
+"""Replicas in one word of a bit set."""
+
 GAP_BITS = 8
 """ITL bins an octave: 2 ** GAP_BITS, so a bin is at most 0.39 % wide."""
 GAP_BINS = (63 - GAP_BITS) << GAP_BITS
@@ -37,6 +40,7 @@ GAP_BINS = (63 - GAP_BITS) << GAP_BITS
     FLIGHT,  # batches scheduled and not yet processed
     FLIGHT_FIRST,  # ring position of the oldest
     OUTSTANDING,  # requests routed here and not finished
+    OUTSTANDING_TOKENS,  # their prompt and output tokens
     STEPS,
     SCHEDULED_TOKENS,
     PREEMPTIONS,
@@ -50,7 +54,7 @@ GAP_BINS = (63 - GAP_BITS) << GAP_BITS
     SWAPPED_BLOCKS,
     SWAP_SPACE_SHORT,  # 1: host memory did not hold a request that had to leave; the run stops there
     REGS,
-) = range(24)
+) = range(25)
 
 # Columns of ``meters``: time-weighted sums of one replica, in ps times the unit.
 BUSY, USED_BLOCKS, RUNNING_REQUESTS, METERS = range(4)
@@ -67,7 +71,7 @@ BUSY, USED_BLOCKS, RUNNING_REQUESTS, METERS = range(4)
 ) = range(7)
 
 # Columns of ``cluster``: scalars of the whole replay.
-NEXT_ARRIVAL, ROUTER_NEXT, FINISHED, GAP_MAX_PS, CLUSTER = range(5)
+NEXT_ARRIVAL, ROUTER_NEXT, NEXT_SNAPSHOT, FINISHED, GAP_MAX_PS, CLUSTER = range(6)
 
 
 class Config(NamedTuple):
@@ -92,9 +96,19 @@ class Config(NamedTuple):
     table_width: int  # block-table entries of a slot, with prefix caching
     prefix_block_tokens: int  # prompt tokens that one of a request's prefix ids stands for
     reserve_whole_life: int = 0  # Orca: admission takes the KV of prompt and declared output, so nobody is preempted
+    router_snapshot_ps: int = 0  # how often the router sees the replicas' state; 0: as it is at every arrival
 
 
-ROUND_ROBIN, LEAST_OUTSTANDING = range(2)
+(
+    ROUND_ROBIN,
+    LEAST_OUTSTANDING,
+    LEAST_OUTSTANDING_TOKENS,
+    LEAST_KV_USAGE,
+    POWER_OF_TWO,
+    VLLM_DP,
+    VLLM_DP_OLD,  # up to 0.11
+    PREFIX_AWARE,
+) = range(8)
 
 # Orders of the waiting queue. All but FCFS keep it as a heap on a rank; only PRIORITY also chooses victims by rank.
 FCFS, PRIORITY, SHORTEST, SHORTEST_REMAINING = range(4)
@@ -188,6 +202,15 @@ class StepTimes(NamedTuple):
 LAW_DECODE_REQUEST, LAW_DECODE_TOKEN, LAW_PREFILL_PAIR, LAW_HOST, LAW_HOST_REQUEST, LAWS = range(6)
 
 
+class Routing(NamedTuple):
+    """What a router knows. All but ``seen`` have length 0 where the router has no use for them."""
+
+    seen: Int64  # the replicas' registers as the router sees them: the live ones, or the copy of the last snapshot
+    pair: Int32  # power of two: the replicas drawn for each request, shape (n, 2)
+    holders: Int64  # prefix aware, by block id: bits of the replicas that were sent the block, shape (ids, words)
+    matched: Int64  # scratch: bits of replicas, shape (words,)
+
+
 class Meters(NamedTuple):
     """Accumulators of a replay."""
 
@@ -206,6 +229,7 @@ class State(NamedTuple):
     blocks: Blocks
     meters: Meters
     outcome: Outcome
+    routing: Routing
 
 
 def new_state(config: Config, n: int) -> State:
@@ -214,6 +238,7 @@ def new_state(config: Config, n: int) -> State:
     ring = config.replicas * config.batches_in_flight
     i64, i32 = np.int64, np.int32
     caching = bool(config.prefix_caching)
+    regs = new_registers(config)
     blocks = config.replicas * (config.num_blocks + 1) if caching else 0
     buckets = config.replicas * bucket_count(config.num_blocks) if caching else 0
     return State(
@@ -255,8 +280,19 @@ def new_state(config: Config, n: int) -> State:
             bucket_block=np.full(buckets, NEVER, i32),
             found=np.zeros(config.table_width, i32),
         ),
-        meters=new_meters(config, new_registers(config)),
+        meters=new_meters(config, regs),
         outcome=new_outcome(config, n),
+        routing=new_routing(config, regs),
+    )
+
+
+def new_routing(config: Config, regs: Int64) -> Routing:
+    """A router that has seen idle, empty replicas with registers ``regs``."""
+    return Routing(
+        seen=regs.copy() if config.router_snapshot_ps else regs,
+        pair=np.zeros((0, 2), np.int32),
+        holders=np.zeros((0, 1), np.int64),
+        matched=np.zeros(-(-config.replicas // WORD), np.int64),
     )
 
 

@@ -18,6 +18,7 @@ from replay.kernels.engine import take_arrivals
 from replay.kernels.jit import inlined, kernel
 from replay.kernels.loglinear import bin_of
 from replay.kernels.memory import blocks_for
+from replay.kernels.routers import take_snapshot
 from replay.kernels.schedule import meter_step, save_progress
 from replay.kernels.state import (
     CHUNKS_PS,
@@ -30,8 +31,10 @@ from replay.kernels.state import (
     NEVER,
     NEXT_ARRIVAL,
     NEXT_EVENT,
+    NEXT_SNAPSHOT,
     ONES,
     OUTSTANDING,
+    OUTSTANDING_TOKENS,
     PREEMPTIONS,
     PREVIOUS_END,
     REQUESTS,
@@ -243,7 +246,7 @@ def start_step(
 
 
 @inlined
-def finish_step(config: Config, state: State, reg: Int64, replica: int) -> None:
+def finish_step(config: Config, requests: Requests, state: State, reg: Int64, replica: int) -> None:
     """One token for each request of the step, which are the last of the running list; finished ones leave."""
     slots, outcome, cluster = state.slots, state.outcome, state.meters.cluster
     end = reg[NEXT_EVENT]
@@ -267,7 +270,9 @@ def finish_step(config: Config, state: State, reg: Int64, replica: int) -> None:
         if slots.left[slot] == 0:
             save_progress(state, slot)
             reg[FREE_BLOCKS] += slots.held[slot]
+            r = slots.request[slot]
             reg[OUTSTANDING] -= 1
+            reg[OUTSTANDING_TOKENS] -= requests.prompt_tokens[r] + requests.output_tokens[r]
             cluster[FINISHED] += 1
             continue
         if kept < slot:
@@ -303,10 +308,14 @@ def advance_v0(
             now = min(now, regs[replica, NEXT_EVENT])
         if now == FAR:
             return False
+        if config.router_snapshot_ps and cluster[NEXT_SNAPSHOT] < now:
+            take_snapshot(config, regs, cluster, state.routing, now - 1)
         for replica in range(config.replicas):
             if regs[replica, NEXT_EVENT] == now:
-                finish_step(config, state, regs[replica], replica)
+                finish_step(config, requests, state, regs[replica], replica)
                 state.flight.size[replica] = 0
+        if config.router_snapshot_ps and cluster[NEXT_SNAPSHOT] == now:
+            take_snapshot(config, regs, cluster, state.routing, now)
         take_arrivals(config, requests, state, now)
         for replica in range(config.replicas):
             if regs[replica, NEXT_EVENT] == now:

@@ -82,6 +82,7 @@ class ResolvedPlan(_Resolved):
             tp=candidate.tp,
             engine=spec.engine,
             router=spec.router,
+            router_snapshot_s=spec.router_snapshot_s,
             weight_dtype=spec.weight_dtype,
             kv_dtype=spec.kv_dtype,
             max_model_len=spec.max_model_len,

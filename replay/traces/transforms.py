@@ -21,6 +21,8 @@ MAX_SPAN_S = 90 * 86_400
 
 JITTER_S = 0.5
 """Copies are shifted by so much at most, and by a thousandth of the span: bursts grow with the load."""
+_SESSION = pl.col("session").rank("dense").cast(pl.Int64).fill_null(0) - 1
+"""A number for each session, -1 where there is none."""
 _NS = 10**9
 _LOST = {
     "closed_loop": "start only when another request has ended, which is not replayed yet",
@@ -47,7 +49,8 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
     columns = ["arrival_ns", "prompt_tokens", "output_tokens", "status", "priority"]
     if meta.block_size_tokens and meta.prefix_scope == "global" and "prefix_blocks" in scan.collect_schema():
         columns.append("prefix_blocks")
-    table = scan.select(columns).collect()
+    has_sessions = "session" in scan.collect_schema()
+    table = scan.select([*columns, _SESSION] if has_sessions else columns).collect()
     start_ns, end_ns, span_s = _window(table, transform)
     excluded: dict[str, int] = {}
     table = _count_out(table, pl.col("arrival_ns").is_not_null(), "closed_loop", excluded)
@@ -75,11 +78,14 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
     output = table["output_tokens"].to_numpy()
     prefix = _prefix_blocks(table["prefix_blocks"], meta.block_size_tokens) if "prefix_blocks" in columns else None
     priority = _priorities(table["priority"])
+    session = table["session"].to_numpy() if has_sessions and (table["session"] >= 0).any() else None
     notes = _notes(transform, excluded, in_window)
     if transform.growth != 1.0:
         arrival_ns, index, copy, note = _grow(arrival_ns, transform.growth, span_s, seed)
         prompt, output = prompt[index], output[index]
         priority = None if priority is None else priority[index]
+        if session is not None:
+            session = np.where(session[index] < 0, -1, session[index] + copy * (session.max() + 1))
         notes.append(note)
         if prefix is not None:
             prefix = _copies_apart(prefix.take(index), copy)
@@ -101,6 +107,7 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
         span_s=span_s,
         prefix=prefix,
         priority=priority,
+        session=None if session is None else np.array(session, dtype=np.int64),
         seed=seed,
         excluded=excluded,
         notes=tuple(notes),
