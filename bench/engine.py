@@ -112,9 +112,17 @@ def engine_rows(quick: bool) -> list[dict[str, object]]:
     load = requests_of(n, 16)
     seconds, run = best(lambda: run_deployment(machine, load, 16, 2, lambda: None))
     rows.append(row("fast loop, 16 replicas round robin, 2 threads", n, seconds, run.steps, ">= 1.5 M requests/s"))
+    for router, reach in (("least_outstanding", ">= 0.5 M requests/s"), ("power_of_two", ""), ("vllm_dp", "")):
+        coupled = make_machine(deployment(16, router))
+        coupled.run(small, lambda: None)
+        seconds, run = best(lambda coupled=coupled: coupled.run(load, lambda: None))
+        rows.append(row(f"fast loop, 16 replicas {router}", n, seconds, run.steps, reach))
     coupled = make_machine(deployment(16, "least_outstanding"))
-    seconds, run = best(lambda: run_deployment(coupled, load, 16, 1, lambda: None), times=1)
-    rows.append(row("least outstanding over 16 replicas", n, seconds, run.steps, ">= 0.5 M requests/s"))
+    general = GeneralMachine(coupled.config, coupled.times)
+    head = requests_of(n // 10, 16)
+    seconds, slow = best(lambda: general.run(head, lambda: None), times=1)
+    assert np.array_equal(coupled.run(head, lambda: None).last_ps, slow.last_ps), "the coupled loops disagree"
+    rows.append(row("general loop, 16 replicas least_outstanding", n // 10, seconds, slow.steps, ""))
     return rows
 
 

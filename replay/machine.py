@@ -44,8 +44,8 @@ from replay.kernels.state import (
 )
 from replay.kernels.static import advance_static, static_options
 from replay.kernels.v0 import V0Options, advance_v0, v0_options
-from replay.routing import deal, prepare_routing, reads_state, router_code, snapshot_ps
-from replay.specs import Router
+from replay.routing import deal, prepare_routing, router_code, snapshot_ps
+from replay.specs import Router, reads_state
 from replay.workload import PrefixBlocks
 
 Int32Array = npt.NDArray[np.int32]

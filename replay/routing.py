@@ -22,7 +22,7 @@ from replay.kernels.state import (
     Routing,
     new_routing,
 )
-from replay.specs import DeploymentSpec, Router
+from replay.specs import DeploymentSpec, Router, default_snapshot_s, reads_state
 from replay.workload import Workload
 
 _READ_STATE = {
@@ -33,13 +33,7 @@ _READ_STATE = {
     "vllm_dp": VLLM_DP,
     "prefix_aware": PREFIX_AWARE,
 }
-_VLLM_DP_SNAPSHOT_S = 0.1
 _PS_PER_S = 10**12
-
-
-def reads_state(router: Router) -> bool:
-    """Whether a router reads the replicas' state: then they must run together."""
-    return router in _READ_STATE
 
 
 def router_code(router: Router, engine_version: str) -> int:
@@ -51,9 +45,8 @@ def router_code(router: Router, engine_version: str) -> int:
 
 def snapshot_ps(spec: DeploymentSpec) -> int:
     """How often the router sees the replicas' state; 0: always as it is."""
-    if spec.router_snapshot_s is not None:
-        return round(spec.router_snapshot_s * _PS_PER_S)
-    return round(_VLLM_DP_SNAPSHOT_S * _PS_PER_S) if spec.router == "vllm_dp" else 0
+    age_s = default_snapshot_s(spec.router) if spec.router_snapshot_s is None else spec.router_snapshot_s
+    return round(age_s * _PS_PER_S)
 
 
 def check_router(spec: DeploymentSpec, scheduler: str, caching: bool, workload: Workload) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from replay.errors import FieldError, SpecError
 
@@ -29,6 +29,23 @@ Scalar = bool | int | float | str
 
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0}
 _OBJECTIVE = re.compile(r"^(ttft|itl|tpot|e2e|queue)_(mean|p\d{1,2}(?:\.\d+)?)\s*(?:<=|=)\s*([0-9.eE+-]+)\s*([a-z]+)$")
+
+
+def default_snapshot_s(router: Router) -> float:
+    """How often a router sees the replicas' state unless the user says: vLLM's coordinator publishes every 100 ms."""
+    return 0.1 if router == "vllm_dp" else 0.0
+
+
+def reads_state(router: Router) -> bool:
+    """Whether a router reads the replicas' state: then they must run together."""
+    return router not in ("round_robin", "random", "session_affinity")
+
+
+def _check_snapshot(age_s: float | None, info: ValidationInfo) -> float | None:
+    router = info.data.get("router", "least_outstanding")  # absent where it is wrong itself
+    if age_s is not None and not reads_state(router):
+        raise ValueError(f"the router {router} reads no state: leave router_snapshot_s out, or choose another router")
+    return age_s
 
 
 class Spec(BaseModel):
@@ -123,6 +140,8 @@ class DeploymentSpec(Spec):
     max_model_len: int | None = Field(default=None, ge=1)
     """``None``: the model's maximum position."""
 
+    _snapshot = field_validator("router_snapshot_s")(_check_snapshot)
+
 
 class PriceFilter(Spec):
     """Which offers may price a plan; or the user's own price. Empty filter: any on-demand offer of the catalogue."""
@@ -165,6 +184,8 @@ class PlanSpec(Spec):
     max_usd_per_hour: float | None = Field(default=None, gt=0)
     """Hard cap on cost."""
     seed: int = Field(default=0, ge=0, lt=2**31)
+
+    _snapshot = field_validator("router_snapshot_s")(_check_snapshot)
 
     @field_validator("objectives")
     @classmethod

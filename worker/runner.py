@@ -215,6 +215,7 @@ def warm_up() -> float:
     cases: tuple[dict[str, Any], ...] = (
         {"router": "round_robin"},
         {"router": "least_outstanding"},
+        {"engine": {"overrides": {"long_prefill_token_threshold": 8}}},  # the general loop
         {"engine": {"preset": "static"}},
         {"engine": {"preset": "vllm-v0"}},
     )

@@ -48,12 +48,33 @@ engine_options = options(
     click.option("--max-model-len", type=int, help="Longest context to serve; default: the model's maximum."),
 )
 
-router_option = click.option(
-    "--router",
-    type=click.Choice(["round_robin", "least_outstanding"]),
-    default="round_robin",
-    show_default=True,
-    help="How requests are spread over replicas.",
+ROUTERS = (
+    "round_robin",
+    "random",
+    "session_affinity",
+    "least_outstanding",
+    "least_outstanding_tokens",
+    "least_kv_usage",
+    "power_of_two",
+    "vllm_dp",
+    "prefix_aware",
+)
+"""The ``Router`` names of ``replay.specs``, which is too slow to import for a help text; a test compares them."""
+
+router_options = options(
+    click.option(
+        "--router",
+        type=click.Choice(ROUTERS),
+        default="round_robin",
+        show_default=True,
+        help="How requests are spread over replicas.",
+    ),
+    click.option(
+        "--router-snapshot-s",
+        type=float,
+        metavar="SECONDS",
+        help="How often the router sees the replicas' state; default: 0.1 for vllm_dp, else always as it is.",
+    ),
 )
 
 transform_options = options(

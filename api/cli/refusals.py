@@ -18,6 +18,7 @@ _OPTION_OF_FIELD = {
     "tp": "--tp",
     "replicas": "--replicas",
     "router": "--router",
+    "router_snapshot_s": "--router-snapshot-s",
     "seed": "--seed",
     "growth": "--growth",
     "window_start_s": "--window",

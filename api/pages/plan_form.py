@@ -31,6 +31,7 @@ FIELDS = {
     "preset": "engine",
     "overrides": "knobs",
     "router": "router",
+    "router_snapshot_s": "router_snapshot_s",
     "weight_dtype": "weight_dtype",
     "kv_dtype": "kv_dtype",
     "max_model_len": "max_model_len",
@@ -47,7 +48,7 @@ FIELDS = {
 """Part of a spec's path -> field of the form."""
 
 _TEXTS = ("weight_dtype", "kv_dtype")
-_NUMBERS = (("max_model_len", True), ("max_gpus", True), ("max_usd_per_hour", False))
+_NUMBERS = (("router_snapshot_s", False), ("max_model_len", True), ("max_gpus", True), ("max_usd_per_hour", False))
 
 
 def defaults() -> Form:
@@ -90,6 +91,7 @@ def from_spec(spec: PlanSpec) -> Form:
         ("growth", change.growth),
         ("window_start_s", change.window_start_s),
         ("window_end_s", change.window_end_s),
+        ("router_snapshot_s", spec.router_snapshot_s),
         ("max_model_len", spec.max_model_len),
         ("max_gpus", spec.max_gpus),
         ("max_usd_per_hour", spec.max_usd_per_hour),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, get_args
 
 from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy.orm import Session
@@ -20,6 +20,7 @@ from models.use_cases import catalogue, jobs, plans, traces
 from replay.engines import PRESETS
 from replay.errors import ReplayError
 from replay.planning.resolve import ResolvedPlan
+from replay.specs import Router
 
 router = APIRouter(route_class=PageRoute)
 
@@ -85,6 +86,7 @@ def _page(
         providers=sorted({price.provider for price in known.prices}),
         terms=sorted({price.term for price in known.prices}),
         presets=PRESETS,
+        routers=get_args(Router),
         metrics=plan_form.METRICS,
         statistics=plan_form.STATISTICS,
         rows=plan_form.rows_shown(form),

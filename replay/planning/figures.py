@@ -27,7 +27,7 @@ from replay.planning.document import (
     WorkloadSummary,
 )
 from replay.results import Distribution, ReplayResult
-from replay.specs import Objective
+from replay.specs import Objective, Scalar, default_snapshot_s
 from replay.steptime.accuracy import stated_error
 from replay.workload import Int64Array, Workload
 
@@ -202,11 +202,18 @@ def engine_info(deployment: Deployment) -> EngineInfo:
     return EngineInfo(
         preset=deployment.engine.preset,
         version=deployment.engine.version,
-        settings=deployment.engine.settings(),
+        settings=deployment.engine.settings() | _router_settings(deployment),
         router=deployment.spec.router,
         weight_dtype=deployment.memory.weight_dtype,
         kv_dtype=deployment.memory.kv_dtype,
     )
+
+
+def _router_settings(deployment: Deployment) -> dict[str, Scalar | None]:
+    """How often the router sees the replicas' state, where that is not always."""
+    spec = deployment.spec
+    age_s = default_snapshot_s(spec.router) if spec.router_snapshot_s is None else spec.router_snapshot_s
+    return {"router_snapshot_s": age_s} if age_s > 0 else {}
 
 
 def step_time_info(deployment: Deployment) -> StepTimeInfo:

@@ -100,7 +100,7 @@ def test_the_general_loop_gives_the_same_result() -> None:
     assert_same(fast, general)
 
 
-@pytest.mark.parametrize("router", ["round_robin", "least_outstanding"])
+@pytest.mark.parametrize("router", ["round_robin", "random", "least_outstanding", "vllm_dp"])
 def test_any_number_of_threads_gives_the_same_bytes(router: str) -> None:
     load, d = workload(n=900, rate_rps=80.0), deployment(replicas=3, router=router)
     assert_same(simulate(load, d), simulate(load, d, threads=3))
@@ -169,7 +169,7 @@ def test_one_instant_has_no_offered_rate() -> None:
     assert any("one burst" in note for note in result.notes)
 
 
-def test_static_batching_runs_by_its_own_loop_behind_round_robin_only() -> None:
+def test_static_batching_runs_by_its_own_loop_behind_routers_that_read_no_state() -> None:
     result = simulate(workload(n=64), deployment("static", replicas=2))
     assert result.loop == "static"
     assert result.finished == 64
@@ -177,7 +177,7 @@ def test_static_batching_runs_by_its_own_loop_behind_round_robin_only() -> None:
     assert len(result.tpot_s) == 0
     streamed = simulate(workload(n=64), deployment("static", stream_finished=True))
     assert streamed.distribution("itl").n > 0
-    with pytest.raises(SpecError, match="round robin only"):
+    with pytest.raises(SpecError, match="static batching is replayed behind round_robin"):
         simulate(workload(n=8), deployment("static", router="least_outstanding"))
 
 

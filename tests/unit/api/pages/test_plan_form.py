@@ -27,6 +27,7 @@ FULL = PlanSpec.model_validate(
         "transform": {"growth": 1.5, "window_start_s": 60.0, "window_end_s": 3600.0},
         "engine": {"preset": "vllm-0.11", "overrides": {"max_num_seqs": 64, "enforce_eager": True, "watermark": 0.02}},
         "router": "least_outstanding",
+        "router_snapshot_s": 0.25,
         "weight_dtype": "fp8",
         "kv_dtype": "fp8",
         "max_model_len": 8192,
@@ -105,6 +106,7 @@ def test_the_default_form_lacks_only_what_nobody_can_guess() -> None:
         ("tp", "", "tp", "at least one"),
         ("model", "", "model", "name a model"),
         ("router", "carrier pigeon", "router", "round_robin"),
+        ("router", "random", "router_snapshot_s", "reads no state"),
     ],
 )
 def test_faults_land_at_their_fields(field: str, text: str, at: str, says: str) -> None:

@@ -172,3 +172,20 @@ def test_copies_keep_the_priority_of_their_request(lab) -> None:
     grown = load_workload(lab.out, Transform(growth=2.0), 0)
     assert grown.priority is not None
     assert (grown.priority == (grown.prompt_tokens - 5) % 3).all()
+
+
+def test_sessions_are_numbered_and_copies_have_their_own(lab) -> None:
+    rows = [
+        {"arrival_s": i, "prompt_tokens": 5, "output_tokens": 5, "session": name}
+        for i, name in enumerate(["b", "a", None, "b", "a", "c"])
+    ]
+    lab.read("".join(json.dumps(row) + "\n" for row in rows))
+    assert load_workload(lab.out, Transform(), 4).session.tolist() == [1, 0, -1, 1, 0, 2]
+    assert load_workload(lab.out, Transform(), 4).seed == 4
+    grown = load_workload(lab.out, Transform(growth=2.0), 0).session
+    assert sorted(grown.tolist()) == [-1, -1, 0, 0, 1, 1, 2, 3, 3, 4, 4, 5]
+
+
+def test_a_trace_without_sessions_has_none(lab, own_csv: Callable[..., str]) -> None:
+    lab.read(own_csv(n=10))
+    assert load_workload(lab.out, Transform(), 0).session is None
