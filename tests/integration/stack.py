@@ -25,7 +25,7 @@ from models.settings import Settings, child_environment
 from models.tables import Job, Report
 from models.use_cases import jobs, plans, replays, reports, traces
 from models.use_cases.jobs import JobDetail
-from replay.specs import DeploymentSpec, PlanSpec, ReplaySpec, Transform, parse_objective
+from replay.specs import DeploymentSpec, EngineSpec, PlanSpec, ReplaySpec, Transform, parse_objective
 from replay.traces.options import IngestOptions
 from worker import ticks
 
@@ -49,6 +49,10 @@ QUICK: dict[str, Any] = {
 }
 
 
+SLOW = EngineSpec(overrides={"long_prefill_token_threshold": 8192})
+"""A threshold above every prompt changes no result, but only the general loop knows it: ten times the work."""
+
+
 def plan_spec(name: str = "plan", growth: float = 1.0, **more: Any) -> PlanSpec:
     """A plan of two candidates."""
     return PlanSpec(
@@ -68,8 +72,8 @@ def quick_replay(seed: int = 0) -> ReplaySpec:
 
 
 def long_replay(seed: int = 0) -> ReplaySpec:
-    """Runs for several seconds: coupled replicas under twenty times the load."""
-    deployment = DeploymentSpec(model=MODEL, gpu=GPU, replicas=8, router="least_outstanding")
+    """Runs for several seconds: coupled replicas in the general loop under twenty times the load."""
+    deployment = DeploymentSpec(model=MODEL, gpu=GPU, replicas=8, router="least_outstanding", engine=SLOW)
     return ReplaySpec(deployment=deployment, transform=Transform(growth=20), seed=seed)
 
 

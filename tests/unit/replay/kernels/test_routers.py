@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engines import config, law_of, linear_law, random_case, requests, run_cluster_twin, run_fast, run_general
+from engines import SEED, config, law_of, linear_law, random_case, requests, run_cluster_twin, run_fast, run_general
 
 from replay.kernels.state import (
     FREE_BLOCKS,
@@ -28,6 +28,7 @@ from replay.kernels.state import (
     Config,
     Requests,
 )
+from replay.routing import deal, draw_pairs
 
 ROUTERS = {
     "round_robin": ROUND_ROBIN,
@@ -141,21 +142,32 @@ def test_kv_usage_counts_what_is_admitted_only() -> None:
     assert run_fast(c, r, linear_law(64, constant=1000))[0].replica.tolist() == [0, 1, 1, 1]
 
 
-def test_vllm_avoids_a_replica_whose_cache_is_crowded_while_requests_wait() -> None:
-    # Replica 0: one request of 8 of 10 blocks, one waiting: 2 + 1 * 6 * 0.3 = 3.8. Replica 1: three small ones: 3.
+@pytest.mark.parametrize(("router", "placed"), [(VLLM_DP, [0, 1, 0, 1, 1, 1]), (VLLM_DP_OLD, [0, 1, 0, 1, 0, 1])])
+def test_vllm_scores_by_hand(router: int, placed: list[int]) -> None:
+    # Blocks of 4 tokens, 10 a replica. 0.33: request 2 meets 1 and 1 and takes its turn. Then replica 0 runs one
+    # request in 8 blocks with one waiting: 2 + 6 * (0.8 - 0.5) = 3.8, above the 3 that request 5 finds on the other.
+    # 0.11: request 4 meets 4 + 1 on both and takes its turn; request 5 meets 4 * 2 + 1 and 4 + 1.
     r = requests([0, 1, 1, 3, 3, 5], [32, 4, 4, 32, 4, 4], [2, 9, 9, 2, 9, 1])
-    c = config(replicas=2, max_num_batched_tokens=64, num_blocks=10, router=VLLM_DP)
-    placed = run_fast(c, r, linear_law(64, constant=1000))[0].replica.tolist()
-    assert placed == run_cluster_twin(c, r, (0, 0, 0, 0, 1000), "vllm_dp").chosen
+    c = config(replicas=2, max_num_batched_tokens=64, num_blocks=10, router=router)
+    assert run_fast(c, r, linear_law(64, constant=1000))[0].replica.tolist() == placed
 
 
-def test_a_snapshot_sends_all_that_arrive_within_its_age_to_the_same_replica() -> None:
-    r = requests([0, 10, 20, 100, 110, 120], [4] * 6, [50] * 6)
+def test_two_choices_that_never_look_are_chance() -> None:
+    c, r, cost = random_cluster(np.random.default_rng(25), "power_of_two")
+    outcome, _ = run_general(c._replace(replicas=3, router_snapshot_ps=FOREVER_PS), r, law_of(c, cost))
+    assert np.array_equal(outcome.replica, draw_pairs(len(r.arrival_ps), 3, SEED)[:, 0])
+
+
+def test_between_two_looks_a_router_sees_nothing_of_what_it_sends() -> None:
+    # Each request runs long. The look at 0 shows nothing: the first three take turns. That at 25 shows one on each of
+    # the replicas 0 and 1: all that arrive before 50 go to replica 2. That at 50 shows 1, 1, 3: turns on 0 and 1.
+    r = requests([0, 10, 30, 31, 32, 60, 61, 62], [4] * 8, [50] * 8)
     c = config(replicas=3, max_num_seqs=8, max_num_batched_tokens=64, router=LEAST_OUTSTANDING, router_snapshot_ps=25)
-    # Empty at 0: in turn. Then one each. At 100 and after, the snapshots at 100 and 100 and 100 show one each: in turn.
-    assert run_fast(c, r, linear_law(64, constant=1000))[0].replica.tolist() == [0, 1, 2, 0, 1, 2]
-    r = requests([0, 30, 31, 32, 60], [4] * 5, [50] * 5)
-    assert run_fast(c, r, linear_law(64, constant=1000))[0].replica.tolist() == [0, 1, 2, 1, 2]
+    law = linear_law(64, constant=1000)
+    assert run_fast(c, r, law)[0].replica.tolist() == [0, 1, 2, 2, 2, 0, 1, 0]
+    # vLLM adds what it sends to what it saw.
+    c = c._replace(router=VLLM_DP)
+    assert run_fast(c, r, law)[0].replica.tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
 
 
 def test_the_shortest_queue_beats_two_choices_beats_chance() -> None:
@@ -172,7 +184,7 @@ def test_the_shortest_queue_beats_two_choices_beats_chance() -> None:
         outcome, _ = run_fast(c._replace(router=router), r, law)
         return float(np.percentile(outcome.last_ps - r.arrival_ps, 99))
 
-    chance = np.random.default_rng(0).integers(0, 4, n)
+    chance = deal("random", n, 4, 0, None)
     waits = np.zeros(n)
     for k in range(4):
         free = 0.0
