@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 import pytest
 from engines import SEED, config, law_of, linear_law, random_case, requests, run_cluster_twin, run_fast, run_general
 
 from replay.kernels.state import (
+    FINISHED,
     FREE_BLOCKS,
+    GAP_MAX_PS,
     LEAST_KV_USAGE,
     LEAST_OUTSTANDING,
     LEAST_OUTSTANDING_TOKENS,
     MAX_USED_BLOCKS,
+    NEXT_ARRIVAL,
     OUTSTANDING,
     OUTSTANDING_TOKENS,
     POWER_OF_TWO,
@@ -19,6 +23,7 @@ from replay.kernels.state import (
     PREFIX_AWARE,
     PREVIOUS_END,
     ROUND_ROBIN,
+    ROUTER_NEXT,
     RUNNING,
     SCHEDULED_TOKENS,
     STEPS,
@@ -41,7 +46,7 @@ ROUTERS = {
 }
 SHARED = [STEPS, SCHEDULED_TOKENS, PREEMPTIONS, MAX_USED_BLOCKS, PREVIOUS_END, FREE_BLOCKS, RUNNING]
 SHARED += [OUTSTANDING, OUTSTANDING_TOKENS]
-COUPLED_CASES = 1500
+COUPLED_CASES = 60 if numba.config.DISABLE_JIT else 3000
 FOREVER_PS = 1 << 60
 
 
@@ -112,9 +117,10 @@ def test_the_fast_loop_of_coupled_replicas_is_the_general_loop_in_any_number_of_
         assert np.array_equal(meters.regs[:, SHARED], fast_meters.regs[:, SHARED])
         assert np.array_equal(meters.meters, fast_meters.meters)
         assert np.array_equal(meters.gaps, fast_meters.gaps)
-        assert np.array_equal(meters.cluster, fast_meters.cluster) or c.router_snapshot_ps
+        same = [NEXT_ARRIVAL, ROUTER_NEXT, FINISHED, GAP_MAX_PS]  # not the next look: the loops take other ones last
+        assert np.array_equal(meters.cluster[same], fast_meters.cluster[same])
         preempted += int(meters.regs[:, PREEMPTIONS].sum())
-    assert preempted > 1000, "the cases must press on memory"
+    assert preempted > COUPLED_CASES, "the cases must press on memory"
 
 
 @pytest.mark.parametrize("router", ["least_outstanding", "least_outstanding_tokens", "least_kv_usage", "vllm_dp"])
@@ -174,11 +180,12 @@ def test_the_shortest_queue_beats_two_choices_beats_chance() -> None:
     rng = np.random.default_rng(24)
     n = 4000
     arrival = np.cumsum(rng.exponential(1 / (0.9 * 4), n))
-    service = np.maximum(1, rng.exponential(1000, n)).astype(np.int64)
-    r = requests((arrival * 1000).astype(int).tolist(), [1] * n, service.tolist())
-    # One request at a time, one picosecond a token: a queue M/M/1 a replica.
+    tokens = np.ceil(rng.exponential(20, n)).astype(np.int64)
+    service = 50 * tokens
+    r = requests((arrival * 1000).astype(int).tolist(), [1] * n, tokens.tolist())
+    # One request at a time, 50 ps a token: an M/M/1 queue a replica at 0.9 of its capacity.
     c = config(replicas=4, max_num_seqs=1, num_blocks=10**6)
-    law = linear_law(16, constant=1)
+    law = linear_law(16, constant=50)
 
     def p99(router: int) -> float:
         outcome, _ = run_fast(c._replace(router=router), r, law)
