@@ -22,7 +22,7 @@ def test_a_killed_worker_costs_nothing_but_time(stack: Stack) -> None:
     """Upload, plan, kill -9 of the worker in mid-job, restart: one report, with the bytes of an undisturbed run."""
     worker = stack.start()
     trace_id = stack.ready_trace()
-    spec = plan_spec(growth=4, router="least_outstanding", engine=SLOW)
+    spec = plan_spec(growth=2, router="least_outstanding", engine=SLOW)
     started = stack.plan(trace_id, spec)
     assert started.created
     wait_until(
@@ -104,7 +104,7 @@ def test_cancel_before_while_and_after(stack: Stack) -> None:
 @pytest.mark.parametrize("stack", [SERVER], indirect=True)
 def test_cancelling_a_plan_ends_all_its_candidates(stack: Stack) -> None:
     stack.start()
-    job = stack.plan(stack.ready_trace(), plan_spec(growth=4, router="least_outstanding", engine=SLOW)).job
+    job = stack.plan(stack.ready_trace(), plan_spec(growth=2, router="least_outstanding", engine=SLOW)).job
     wait_until(lambda: any(c.status == "running" for c in stack.children(job.id)), "a candidate to run", PATIENCE_S)
     assert stack.cancel(job.id).status == "cancelled"
     wait_until(lambda: {c.status for c in stack.children(job.id)} == {"cancelled"}, "all to be cancelled", PATIENCE_S)
