@@ -17,6 +17,9 @@ UInt32 = npt.NDArray[np.uint32]
 Float64 = npt.NDArray[np.float64]
 
 NEVER = -1
+REFUSED = -2
+"""``Outcome.replica`` of a request that the engine turned away on arrival."""
+NONE = np.zeros(0, np.int64)
 FAR = 2**63 - 1
 """A time after every event."""
 

@@ -1,0 +1,332 @@
+"""SGLang: a batch of prefills whenever one can be formed, else one of decodes.
+
+The specification is engine semantics 1.3. One request at a time is prefilled in chunks; it goes first, and new requests
+fill what is left of ``chunked_prefill_size``. A request is admitted while its prompt and its declared output (at most
+4096 tokens of it) fit beside a share, ``new_token_ratio``, of what the running ones may still generate. The share falls
+with every decode step; when decodes find no memory, the requests with the fewest output tokens are retracted to the
+tail of the queue, their token in flight is lost, and the share is set anew.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from replay.kernels.engine import drop_finished, finish_batch, take_arrivals
+from replay.kernels.jit import inlined, kernel
+from replay.kernels.memory import blocks_for, release
+from replay.kernels.pipeline import close_batch, hold, is_idle, note_admission, open_batch, replica_is_set
+from replay.kernels.schedule import add_to_batch, place, save_progress
+from replay.kernels.state import (
+    FAR,
+    FLIGHT,
+    FLIGHT_FIRST,
+    FREE_BLOCKS,
+    FREE_SLOTS,
+    NEVER,
+    NEXT_ARRIVAL,
+    NEXT_EVENT,
+    PREEMPTIONS,
+    REQUESTS,
+    RUNNING,
+    WAITING,
+    Config,
+    Float64,
+    Int64,
+    Requests,
+    State,
+    StepTimes,
+)
+from replay.kernels.waiting import insert, peek, unlink_head
+
+CLIP_MAX_NEW_TOKENS = 4096
+"""Of a request's declared output, the admission test counts at most so many tokens."""
+RATIO_STEPS = 600
+"""Decode steps from the initial ratio to the least."""
+RETRACT_STEPS = 20
+"""Decode steps of every kept request that the ratio set by a retraction provides for."""
+
+
+class SglangOptions(NamedTuple):
+    """What SGLang has beyond ``Config``."""
+
+    chunked_prefill_size: int  # tokens of a prefill batch; NEVER: prompts are not cut
+    max_prefill_tokens: int
+    ratio_first: float
+    ratio_least: float
+
+
+class SglangState(NamedTuple):
+    """What SGLang remembers between steps, shape (replicas,) each."""
+
+    ratio: Float64
+    chunked: Int64  # slot of the request whose prefill is under way, or NEVER
+    is_full: Int64  # 1: no prefill is tried until a request leaves
+
+
+def new_sglang(config: Config, options: SglangOptions) -> SglangState:
+    """The memory of idle replicas."""
+    return SglangState(
+        ratio=np.full(config.replicas, options.ratio_first),
+        chunked=np.full(config.replicas, NEVER, np.int64),
+        is_full=np.zeros(config.replicas, np.int64),
+    )
+
+
+@inlined
+def to_come(requests: Requests, r: int, generated: int) -> int:
+    """Output tokens that the admission test expects of a request, at most."""
+    return min(requests.max_tokens[r] - generated, CLIP_MAX_NEW_TOKENS)
+
+
+@inlined
+def paged(config: Config, tokens: int) -> int:
+    """``tokens`` up to whole pages."""
+    return blocks_for(tokens, config.block_size) * config.block_size
+
+
+@inlined
+def schedule_prefill(
+    config: Config,
+    options: SglangOptions,
+    requests: Requests,
+    times: StepTimes,
+    state: State,
+    own: SglangState,
+    reg: Int64,
+    replica: int,
+    start: int,
+    now: int,
+) -> None:
+    """Fills the batch with the chunk under way and new requests; leaves it empty where no prefill can be formed."""
+    slots, outcome, sums = state.slots, state.outcome, state.meters.sums
+    first = replica * config.max_num_seqs
+    chunked = own.chunked[replica]
+    if chunked == NEVER and (own.is_full[replica] or reg[WAITING] == 0):
+        return
+    running = reg[RUNNING] - (chunked != NEVER)
+    if chunked == NEVER and running >= config.max_num_seqs:
+        own.is_full[replica] = 1
+        return
+    expected = 0
+    for i in range(reg[RUNNING]):
+        slot = slots.order[first + i]
+        if slot != chunked:
+            r = slots.request[slot]
+            expected += to_come(requests, r, requests.output_tokens[r] - slots.left[slot])
+    memory_left = reg[FREE_BLOCKS] * config.block_size
+    total_left = memory_left - expected * own.ratio[replica]
+    input_left = options.max_prefill_tokens
+    chunk_left = options.chunked_prefill_size if options.chunked_prefill_size != NEVER else FAR
+    if chunked != NEVER:
+        r = slots.request[chunked]
+        limit = min(chunk_left, int(max(total_left, 0.0)))
+        if limit <= 0:
+            limit = chunk_left
+        tokens = slots.todo[chunked]
+        if tokens > limit:
+            tokens = max(limit // config.block_size, 1) * config.block_size
+        else:
+            own.chunked[replica] = NEVER
+            total_left -= to_come(requests, r, outcome.generated[r])
+        hold(config, slots, reg, chunked, slots.computed[chunked] + tokens)
+        add_to_batch(config, times, state, sums, start, chunked, tokens)
+        charge = paged(config, tokens)
+        total_left -= charge
+        memory_left -= charge
+        input_left -= charge
+        chunk_left -= charge
+    while reg[WAITING] > 0 and reg[FREE_SLOTS] > 0:
+        if running + sums[REQUESTS] >= config.max_num_seqs:
+            own.is_full[replica] = 1
+            return
+        r = peek(config, requests, outcome, reg)
+        extend = requests.prompt_tokens[r] + outcome.generated[r]
+        output = to_come(requests, r, outcome.generated[r])
+        spare_page = config.block_size if config.block_size > 1 else 0
+        if extend + output + spare_page >= total_left:
+            own.is_full[replica] = 1
+            return
+        charge = paged(config, extend)
+        if charge >= input_left and sums[REQUESTS] > 0:
+            return
+        tokens = extend
+        if charge > chunk_left:
+            tokens = chunk_left // config.block_size * config.block_size
+            if tokens <= 0 or own.chunked[replica] != NEVER:
+                return
+            charge, output = tokens, 0
+        unlink_head(config, requests, outcome, reg)
+        reg[WAITING] -= 1
+        slot = place(config, requests, state, reg, first, r, 0)
+        if tokens < extend:
+            own.chunked[replica] = slot
+        hold(config, slots, reg, slot, tokens)
+        note_admission(outcome, r, now)
+        add_to_batch(config, times, state, sums, start, slot, tokens)
+        total_left -= charge + output
+        memory_left -= charge
+        input_left -= charge
+        chunk_left -= charge
+        if total_left <= 0 or memory_left <= 0:
+            own.is_full[replica] = 1
+            return
+        if input_left <= 0 or chunk_left <= 0:
+            return
+
+
+@kernel
+def retract(config: Config, requests: Requests, state: State, reg: Int64, replica: int, slot: int) -> None:
+    """Frees a running request's memory and puts it at the tail of the queue; its token in flight is dropped."""
+    slots, flight, outcome = state.slots, state.flight, state.outcome
+    if slots.left[slot] != slots.unscheduled[slot]:
+        batch = replica * config.batches_in_flight + reg[FLIGHT_FIRST]
+        start = batch * config.max_num_seqs
+        kept = 0
+        for i in range(flight.emitting[batch]):
+            other = flight.slot[start + i]
+            if other != slot:
+                flight.slot[start + kept] = other
+                kept += 1
+        flight.emitting[batch] = kept
+    release(config, state.blocks, slots, reg, replica, slot)
+    slots.running[slot] = 0
+    save_progress(state, slot)
+    slots.free[replica * config.max_num_seqs + reg[FREE_SLOTS]] = slot
+    reg[FREE_SLOTS] += 1
+    r = slots.request[slot]
+    outcome.preemptions[r] += 1
+    reg[PREEMPTIONS] += 1
+    insert(config, requests, outcome, reg, r, False)
+
+
+@kernel
+def blocks_of_next_decode(config: Config, state: State, reg: Int64, replica: int) -> tuple[int, int]:
+    """(blocks that the next decode step takes, requests that it has)."""
+    slots = state.slots
+    first = replica * config.max_num_seqs
+    need, rows = 0, 0
+    for i in range(reg[RUNNING]):
+        slot = slots.order[first + i]
+        if slots.running[slot] and slots.unscheduled[slot] > 0:
+            rows += 1
+            need += slots.computed[slot] + 1 > slots.room[slot]
+    return need, rows
+
+
+@kernel
+def retract_until_it_fits(
+    config: Config, requests: Requests, state: State, own: SglangState, reg: Int64, replica: int
+) -> None:
+    """Retracts at least one request, but never the last: fewest output tokens first, of equals the longest prompt."""
+    slots = state.slots
+    first = replica * config.max_num_seqs
+    is_first = True
+    while True:
+        need, rows = blocks_of_next_decode(config, state, reg, replica)
+        if rows <= 1 or (not is_first and need <= reg[FREE_BLOCKS]):
+            break
+        is_first = False
+        victim, least, longest = NEVER, FAR, 0
+        for i in range(reg[RUNNING]):
+            slot = slots.order[first + i]
+            if not slots.running[slot] or slots.unscheduled[slot] == 0:
+                continue
+            r = slots.request[slot]
+            generated, prompt = requests.output_tokens[r] - slots.left[slot], requests.prompt_tokens[r]
+            if generated < least or (generated == least and prompt >= longest):
+                victim, least, longest = slot, generated, prompt
+        retract(config, requests, state, reg, replica, victim)
+    drop_finished(config, state, reg, replica)
+    generated_sum, declared_sum = 0, 0
+    for i in range(reg[RUNNING]):
+        slot = slots.order[first + i]
+        r = slots.request[slot]
+        generated_sum += requests.output_tokens[r] - slots.left[slot]
+        declared_sum += requests.max_tokens[r]
+    own.ratio[replica] = min(1.0, (generated_sum + RETRACT_STEPS * reg[RUNNING]) / (declared_sum + 1))
+
+
+@inlined
+def schedule_sglang(
+    config: Config,
+    options: SglangOptions,
+    requests: Requests,
+    times: StepTimes,
+    state: State,
+    own: SglangState,
+    reg: Int64,
+    replica: int,
+    now: int,
+) -> bool:
+    """Builds the next batch of a replica; True where a request was retracted."""
+    slots, sums = state.slots, state.meters.sums
+    batch = open_batch(config, state, reg, replica)
+    start = batch * config.max_num_seqs
+    first = replica * config.max_num_seqs
+    schedule_prefill(config, options, requests, times, state, own, reg, replica, start, now)
+    retractions = reg[PREEMPTIONS]
+    if sums[REQUESTS] == 0:
+        need, rows = blocks_of_next_decode(config, state, reg, replica)
+        if rows > 0 and need > reg[FREE_BLOCKS]:
+            retract_until_it_fits(config, requests, state, own, reg, replica)
+            need, rows = blocks_of_next_decode(config, state, reg, replica)
+        elif rows > 0:
+            decay = (options.ratio_first - options.ratio_least) / RATIO_STEPS
+            own.ratio[replica] = max(own.ratio[replica] - decay, options.ratio_least)
+        if need <= reg[FREE_BLOCKS]:
+            for i in range(reg[RUNNING]):
+                slot = slots.order[first + i]
+                if slots.unscheduled[slot] > 0:
+                    hold(config, slots, reg, slot, slots.computed[slot] + 1)
+                    add_to_batch(config, times, state, sums, start, slot, 1)
+    close_batch(config, times, state, reg, replica, batch, now)
+    if reg[PREEMPTIONS] == retractions:
+        return False
+    own.is_full[replica] = 0
+    return True
+
+
+@kernel
+def advance_sglang(
+    config: Config,
+    options: SglangOptions,
+    requests: Requests,
+    times: StepTimes,
+    state: State,
+    own: SglangState,
+    max_events: int,
+) -> bool:
+    """Runs up to ``max_events`` batch ends or arrival instants; False once nothing is left to do.
+
+    Calling it again continues; how the events are cut into calls changes nothing. The caller has put aside the requests
+    that can never run.
+    """
+    regs, cluster = state.meters.regs, state.meters.cluster
+    n = len(requests.arrival_ps)
+    for _ in range(max_events):
+        now = requests.arrival_ps[cluster[NEXT_ARRIVAL]] if cluster[NEXT_ARRIVAL] < n else FAR
+        for replica in range(config.replicas):
+            now = min(now, regs[replica, NEXT_EVENT])
+        if now == FAR:
+            return False
+        for replica in range(config.replicas):
+            if regs[replica, NEXT_EVENT] == now:
+                running = regs[replica, RUNNING]
+                finish_batch(config, requests, state, regs[replica], replica, 0)
+                if regs[replica, RUNNING] < running:
+                    own.is_full[replica] = 0
+        take_arrivals(config, requests, state, now)
+        for replica in range(config.replicas):
+            reg = regs[replica]
+            while reg[NEXT_EVENT] == now:
+                if is_idle(reg):
+                    own.ratio[replica] = options.ratio_first
+                    break
+                retracted = False
+                while reg[FLIGHT] < config.batches_in_flight:
+                    retracted |= schedule_sglang(config, options, requests, times, state, own, reg, replica, now)
+                if replica_is_set(config, state, reg, replica, retracted):
+                    break
+    return True

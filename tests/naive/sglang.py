@@ -1,0 +1,134 @@
+"""Naive twin of the SGLang scheduler (engine semantics 1.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from naive.batches import Request, Twin, ceil_div
+
+CLIP = 4096
+
+
+@dataclass
+class Sglang(Twin):
+    chunk_size: int | None = 8192
+    max_prefill_tokens: int = 16384
+    ratio_first: float = 0.7
+    ratio_least: float = 0.098
+    chunked: Request | None = None
+    full: bool = False
+
+    def __post_init__(self) -> None:
+        self.ratio = self.ratio_first
+
+    def on_idle(self) -> None:
+        self.ratio = self.ratio_first
+
+    def on_finish(self) -> None:
+        self.full = False
+
+    def schedule(self, now: int) -> None:
+        self.prefill(now)
+        if not self.batch:
+            self.decode()
+
+    def page_up(self, tokens: int) -> int:
+        return ceil_div(tokens, self.bs) * self.bs
+
+    def prefill(self, now: int) -> None:
+        if self.chunked is None and (self.full or not self.waiting):
+            return
+        others = [r for r in self.running if r is not self.chunked]
+        if self.chunked is None and len(others) >= self.slots:
+            self.full = True
+            return
+        free = self.free * self.bs
+        total = free - sum(min(r.M - r.gen, CLIP) for r in others) * self.ratio
+        memory, inputs = free, self.max_prefill_tokens
+        chunk = self.chunk_size if self.chunk_size is not None else 1 << 60
+
+        def charge(tokens: int, output: int) -> None:
+            nonlocal total, memory, inputs, chunk
+            total -= self.page_up(tokens) + output
+            memory -= self.page_up(tokens)
+            inputs -= self.page_up(tokens)
+            chunk -= self.page_up(tokens)
+
+        if self.chunked is not None:
+            r = self.chunked
+            limit = min(chunk, int(total))
+            if limit <= 0:
+                limit = chunk
+            tokens, output = r.todo, min(r.M - r.gen, CLIP)
+            if tokens > limit:
+                tokens, output = max(limit // self.bs, 1) * self.bs, 0
+            else:
+                self.chunked = None
+            self.hold(r, r.comp + tokens)
+            self.add(r, tokens)
+            charge(tokens, output)
+        while self.waiting:
+            if len(others) + len(self.batch) >= self.slots:
+                self.full = True
+                return
+            r = self.waiting[0]
+            output = min(r.M - r.gen, CLIP)
+            if r.todo + output + (self.bs if self.bs > 1 else 0) >= total:
+                self.full = True
+                return
+            if self.page_up(r.todo) >= inputs and self.batch:
+                return
+            tokens = r.todo
+            if self.page_up(r.todo) > chunk:
+                tokens, output = chunk // self.bs * self.bs, 0
+                if tokens <= 0 or self.chunked is not None:
+                    return
+                self.chunked = r
+            self.admit(r, now)
+            self.hold(r, tokens)
+            self.add(r, tokens)
+            charge(tokens, output)
+            if total <= 0 or memory <= 0:
+                self.full = True
+                return
+            if inputs <= 0 or chunk <= 0:
+                return
+
+    def new_blocks(self, rows: list[Request]) -> int:
+        return sum(r.comp + 1 > r.blocks * self.bs for r in rows)
+
+    def decode(self) -> None:
+        rows = [r for r in self.running if not r.complete]
+        if not rows:
+            return
+        if self.new_blocks(rows) > self.free:
+            once = False
+            while len(rows) > 1 and (not once or self.new_blocks(rows) > self.free):
+                # The best are kept: most output tokens, then the shorter prompt, then the earlier.
+                rows.sort(key=lambda r: (-r.gen, r.P, self.running.index(r)))
+                self.retract(rows.pop())
+                once = True
+            kept = self.running
+            self.ratio = min(1.0, (sum(r.gen for r in kept) + 20 * len(kept)) / (sum(r.M for r in kept) + 1))
+            if once:
+                self.full = False
+            if self.new_blocks(rows) > self.free:
+                return
+        else:
+            self.ratio = max(self.ratio - (self.ratio_first - self.ratio_least) / 600, self.ratio_least)
+        for r in self.running:
+            if r in rows:
+                self.hold(r, r.comp + 1)
+                self.add(r, 1)
+
+    def retract(self, r: Request) -> None:
+        self.running.remove(r)
+        self.let_go(r)
+        r.life += 1
+        r.flying = 0
+        r.comp = 0
+        r.preemptions += 1
+        self.waiting.append(r)
+        self.preempted = True
+
+
