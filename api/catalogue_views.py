@@ -12,6 +12,7 @@ from api.schemas.catalogue import EngineKnobOut, EngineList, EngineOut, GpuTypeO
 from models.errors import NotFoundError
 from models.principal import Principal
 from models.use_cases.catalogue import catalogue_for, own_keys
+from replay.engine_families import FAMILY_KNOBS
 from replay.engines import KNOBS, PRESETS
 from replay.errors import SpecError
 from replay.hardware.catalogue import Catalogue
@@ -107,6 +108,6 @@ def engine_list() -> EngineList:
                 high=bound(knob.high),
                 choices=list(knob.choices),
             )
-            for name, knob in sorted(KNOBS.items())
+            for name, knob in sorted((KNOBS | FAMILY_KNOBS).items())
         ],
     )

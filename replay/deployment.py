@@ -17,6 +17,9 @@ V0_HOST_PS = 4 * 10**9
 """Scheduling, input preparation and output of a V0 step: "several ms" (engine semantics 4.1)."""
 
 
+_LENGTH_KNOBS = {"max_model_len", "context_length", "max_seq_len", "max_total_tokens"}
+
+
 @dataclass(frozen=True)
 class Deployment:
     """A DeploymentSpec resolved on one GPU type: what ``simulate`` takes."""
@@ -47,7 +50,7 @@ class Deployment:
         """
         blocks = self.engine.num_gpu_blocks_override
         physical = self.memory.kv_blocks if blocks is None else blocks - self.engine.null_blocks
-        return physical // self.memory.layout.group_count
+        return physical // self.memory.layout.group_count - self.engine.reserved_blocks
 
     def with_replicas(self, replicas: int) -> Deployment:
         """The same deployment at another replica count."""
@@ -73,14 +76,14 @@ def resolve_deployment(spec: DeploymentSpec, model: ModelSpec, gpu: GpuType) -> 
         detail = f"tensor parallelism {spec.tp} spans more GPUs than one interconnect domain of {gpu.key} ({largest})"
         cure = f"use tp {largest} or less, or another GPU type"
         raise SpecError("parallelism.scale_up", detail, [FieldError(detail, field="tp", cure=cure)])
-    engine = resolve_engine(spec.engine, gpu, model, spec.max_model_len)
+    engine = resolve_engine(spec.engine, gpu, model, spec.max_model_len, spec.tp)
     memory = _size(spec, model, gpu, engine)
     notes = list(engine.notes)
-    asked = spec.max_model_len is not None or "max_model_len" in spec.engine.overrides
+    asked = spec.max_model_len is not None or bool(_LENGTH_KNOBS & spec.engine.overrides.keys())
     if not memory.fits and not asked:
         longest = largest_model_len(memory.layout, memory.kv_blocks, engine.max_model_len)
         if longest > 0:
-            shorter = resolve_engine(spec.engine, gpu, model, longest)
+            shorter = resolve_engine(spec.engine, gpu, model, longest, spec.tp)
             sized = _size(spec, model, gpu, shorter)
             if sized.fits:
                 notes.append(
@@ -99,6 +102,7 @@ def resolve_deployment(spec: DeploymentSpec, model: ModelSpec, gpu: GpuType) -> 
             notes.append(
                 f"replayed up to max_model_len {replayable} for that reason; the engine itself takes longer ones"
             )
+    engine = engine.with_memory(memory.kv_blocks // memory.layout.group_count * memory.block_size)
     step_time = analytic_step_time(
         model,
         gpu,
@@ -123,7 +127,7 @@ def _size(spec: DeploymentSpec, model: ModelSpec, gpu: GpuType, engine: EngineCo
         tp=spec.tp,
         engine_version=engine.version,
         max_num_seqs=engine.max_num_seqs,
-        max_num_batched_tokens=engine.max_num_batched_tokens,
+        max_num_batched_tokens=engine.profiled_tokens,
         gpu_memory_utilization=engine.gpu_memory_utilization,
         max_model_len=engine.max_model_len,
         block_size=engine.block_size,

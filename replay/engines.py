@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from replay.engine_families import FAMILY_PRESETS, resolve_family, sglang_running_requests
 from replay.errors import FieldError, SpecError
 from replay.hardware.entries import GpuType, ModelSpec
+from replay.knobs import Knob, read_knob, refuse
 from replay.specs import EngineSpec, Scalar
 
 PRESETS = {
@@ -23,6 +26,7 @@ PRESETS = {
     "sarathi": "Sarathi-Serve: chunked prefill in a budget of 512 tokens, decodes first",
     "orca": "Orca: whole prompts beside decodes, KV reserved for prompt and declared output, no preemption",
     "static": "static batching: a padded batch runs until its longest request is done; the baseline of articles",
+    **FAMILY_PRESETS,
 }
 
 _VLLM = re.compile(r"^vllm-(\d+)\.(\d+)(?:\.\d+)?(?:\.?(?:rc|post|dev)\d+)?(?:\+[\w.]*)?$")
@@ -41,7 +45,8 @@ class EngineConfig:
 
     preset: str
     scheduler: str
-    """Which scheduler runs: ``vllm``, ``vllm-v0``, ``orca`` or ``static``."""
+    """Which scheduler runs: ``vllm``, ``vllm-v0``, ``orca``, ``static``, or a preset of
+    ``replay.engine_families`` by its own name."""
     version: str
     """For memory sizing: ``vllm-0.33`` or the release asked for."""
     max_num_seqs: int
@@ -79,10 +84,41 @@ class EngineConfig:
     pad_prefill: bool = True
     stream_finished: bool = False
     """static: release each row at its own last token instead of at the batch's end."""
+    own: Mapping[str, Scalar | None] = field(default_factory=dict)
+    """SGLang, TensorRT-LLM, TGI: every knob under the engine's own name; the fields above follow from them."""
     notes: tuple[str, ...] = ()
+
+    @property
+    def reserved_blocks(self) -> int:
+        """KV blocks that no request can have: TGI 3 keeps block 0 for itself."""
+        return 1 if self.scheduler == "tgi-v3" else 0
+
+    @property
+    def profiled_tokens(self) -> int:
+        """Tokens of the largest prefill, which activations are sized for."""
+        if "max_batch_prefill_tokens" in self.own:
+            return int(self.number("max_batch_prefill_tokens"))
+        return self.max_num_batched_tokens
+
+    def number(self, knob: str) -> float:
+        """A numeric knob under the engine's own name."""
+        value = self.own[knob]
+        if not isinstance(value, int | float):
+            raise TypeError(f"{knob} is no number")
+        return value
+
+    def with_memory(self, kv_tokens: int) -> EngineConfig:
+        """The same where the engine sets a knob once it knows how many tokens its KV cache holds."""
+        if self.scheduler != "sglang":
+            return self
+        seqs = sglang_running_requests(self.own, kv_tokens)
+        own = {**self.own, "max_running_requests": seqs}
+        return replace(self, own=own, max_num_seqs=seqs, max_num_batched_tokens=max(self.max_num_batched_tokens, seqs))
 
     def settings(self) -> dict[str, Scalar | None]:
         """The knobs that matter to this scheduler, for reports."""
+        if self.own:
+            return dict(self.own)
         shown = {*_COMMON, *KNOBS_OF[self.scheduler]}
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name in shown}
 
@@ -90,16 +126,6 @@ class EngineConfig:
     def null_blocks(self) -> int:
         """Blocks of the pool that no request gets: V1 keeps one."""
         return int(self.scheduler in ("vllm", "static") and self.preset != "sarathi")
-
-
-@dataclass(frozen=True)
-class Knob:
-    """What a knob accepts."""
-
-    kind: type
-    low: float = float("-inf")
-    high: float = float("inf")
-    choices: tuple[str, ...] = ()
 
 
 KNOBS = {
@@ -150,10 +176,6 @@ _NOT_REPLAYED = {
 }
 
 
-def _refuse(knob: str, detail: str, cure: str) -> SpecError:
-    return SpecError("engine.knob", detail, [FieldError(detail, field=f"engine.overrides.{knob}", cure=cure)])
-
-
 def parse_preset(preset: str) -> tuple[str, tuple[int, int]]:
     """``(scheduler, vLLM release)`` of a preset.
 
@@ -161,7 +183,7 @@ def parse_preset(preset: str) -> tuple[str, tuple[int, int]]:
         SpecError: an unknown preset, with the nearest names; or a release whose scheduler has not been built.
     """
     name = preset.strip().lower()
-    if name in ("static", "orca"):
+    if name in ("static", "orca") or name in FAMILY_PRESETS:
         return name, _LATEST
     if name == "sarathi":
         return "vllm", _LATEST
@@ -223,53 +245,10 @@ _PCIE_SHARE = 0.78
 _PCIE_UNKNOWN_GB_PER_S = 25.0
 
 
-def _read_knob(name: str, value: Scalar) -> Scalar:
-    if name in _NOT_REPLAYED:
-        raise _refuse(name, f"{name} cannot be set: {_NOT_REPLAYED[name]}", f"leave {name} out")
-    if name not in KNOBS:
-        near = difflib.get_close_matches(name, KNOBS, n=3, cutoff=0.5)
-        cure = f"did you mean {' or '.join(near)}?" if near else f"known knobs: {', '.join(sorted(KNOBS))}"
-        raise _refuse(name, f"unknown engine knob {name!r}", cure)
-    knob = KNOBS[name]
-    if knob.choices:
-        word = str(value).strip().lower()
-        if word not in knob.choices:
-            choices = ", ".join(knob.choices)
-            raise _refuse(name, f"{name} is {value!r}, which is none of {choices}", f"set {name} to one of {choices}")
-        return word
-    if isinstance(value, str):
-        value = _parse_text(name, value, knob.kind)
-    if knob.kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if type(value) is not knob.kind:
-        raise _refuse(
-            name, f"{name} takes {_KIND_NAMES[knob.kind]}, not {value!r}", f"set {name} to {_KIND_NAMES[knob.kind]}"
-        )
-    if isinstance(value, int | float) and not knob.low <= value <= knob.high:
-        bounds = f"between {knob.low:g} and {knob.high:g}"
-        raise _refuse(name, f"{name} is {value}, which is out of range", f"set {name} {bounds}")
-    return value
-
-
-_KIND_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
-
-
-def _parse_text(name: str, text: str, kind: type) -> Scalar:
-    lowered = text.strip().lower()
-    if kind is bool and lowered in ("true", "false", "on", "off", "1", "0"):
-        return lowered in ("true", "on", "1")
-    try:
-        if kind is int:
-            return int(lowered)
-        if kind is float:
-            return float(lowered)
-    except ValueError:
-        pass
-    raise _refuse(name, f"{name} takes {_KIND_NAMES[kind]}, not {text!r}", f"set {name} to {_KIND_NAMES[kind]}")
-
-
-def resolve_engine(spec: EngineSpec, gpu: GpuType, model: ModelSpec, max_model_len: int | None = None) -> EngineConfig:
-    """The engine as it would start on ``gpu`` for ``model``.
+def resolve_engine(
+    spec: EngineSpec, gpu: GpuType, model: ModelSpec, max_model_len: int | None = None, tp: int = 1
+) -> EngineConfig:
+    """The engine as it would start on ``gpu`` for ``model``; ``tp`` matters to SGLang's default memory share only.
 
     ``max_model_len``: the deployment's, else the override of that name, else the model's maximum position.
 
@@ -278,21 +257,24 @@ def resolve_engine(spec: EngineSpec, gpu: GpuType, model: ModelSpec, max_model_l
     """
     scheduler, release = parse_preset(spec.preset)
     preset = spec.preset.strip().lower()
+    if scheduler in FAMILY_PRESETS:
+        family = resolve_family(scheduler, spec.overrides, gpu, model.max_position, max_model_len, tp)
+        return EngineConfig(preset=preset, scheduler=scheduler, version=scheduler, own=family.own, **family.fields)
     knobs: dict[str, Any] = _vllm_defaults(gpu, release) | _other_defaults(preset, scheduler, gpu)
     for name, value in spec.overrides.items():
         if name in KNOBS and name not in _COMMON and name not in KNOBS_OF[scheduler]:
             having = ", ".join(other for other, names in KNOBS_OF.items() if name in names)
-            raise _refuse(
+            raise refuse(
                 name, f"the {scheduler} scheduler has no knob {name}", f"leave {name} out; it belongs to {having}"
             )
-        knobs[name] = _read_knob(name, value)
+        knobs[name] = read_knob(name, value, KNOBS, _NOT_REPLAYED)
     asked = knobs.pop("max_model_len", None)
     if asked is not None and max_model_len is not None and asked != max_model_len:
-        raise _refuse("max_model_len", f"max_model_len is given twice: {asked} and {max_model_len}", "give it once")
+        raise refuse("max_model_len", f"max_model_len is given twice: {asked} and {max_model_len}", "give it once")
     length = max_model_len or asked or model.max_position
     if length > model.max_position:
         cure = f"set max_model_len to {model.max_position} or less"
-        raise _refuse("max_model_len", f"max_model_len {length} exceeds what {model.key} was made for", cure)
+        raise refuse("max_model_len", f"max_model_len {length} exceeds what {model.key} was made for", cure)
     if "max_num_batched_tokens" not in spec.overrides:
         if not knobs.get("enable_chunked_prefill", True):
             knobs["max_num_batched_tokens"] = max(knobs["max_num_batched_tokens"], length)
@@ -318,7 +300,7 @@ def resolve_engine(spec: EngineSpec, gpu: GpuType, model: ModelSpec, max_model_l
 def _check_together(config: EngineConfig) -> None:
     tokens, seqs = config.max_num_batched_tokens, config.max_num_seqs
     if tokens < seqs:
-        raise _refuse(
+        raise refuse(
             "max_num_batched_tokens",
             f"max_num_batched_tokens ({tokens}) is below max_num_seqs ({seqs}): a full batch could not decode",
             f"raise max_num_batched_tokens to at least {seqs}, or lower max_num_seqs to {tokens}",
@@ -326,7 +308,7 @@ def _check_together(config: EngineConfig) -> None:
     if config.scheduler == "static":
         return
     if not config.enable_chunked_prefill and tokens < config.max_model_len:
-        raise _refuse(
+        raise refuse(
             "max_num_batched_tokens",
             f"without chunked prefill max_num_batched_tokens ({tokens}) must hold a whole prompt of max_model_len "
             f"({config.max_model_len})",
@@ -337,9 +319,9 @@ def _check_together(config: EngineConfig) -> None:
             if getattr(config, name) != 0:
                 detail = f"{name} acts on the orders by predicted length, but scheduling_policy is "
                 cure = f"set scheduling_policy to sjf or srpt, or leave {name} out"
-                raise _refuse(name, detail + config.scheduling_policy, cure)
+                raise refuse(name, detail + config.scheduling_policy, cure)
     if 0 < config.long_prefill_token_threshold > config.max_model_len:
-        raise _refuse(
+        raise refuse(
             "long_prefill_token_threshold",
             f"long_prefill_token_threshold ({config.long_prefill_token_threshold}) exceeds max_model_len",
             f"set it to {config.max_model_len} or less",

@@ -12,18 +12,22 @@ import numpy as np
 import numpy.typing as npt
 
 from replay.deployment import Deployment
+from replay.engine_families import CAPACITY_POLICIES, SGLANG_RATIO_FIRST, SGLANG_RATIO_LEAST
 from replay.errors import FieldError, SpecError
 from replay.kernels.coupled import advance_coupled
 from replay.kernels.engine import advance
 from replay.kernels.fast import advance_fast, new_fast, new_fast_registers
+from replay.kernels.sglang import SglangOptions, advance_sglang, new_sglang
 from replay.kernels.state import (
     BUSY,
     FCFS,
     GAP_MAX_PS,
     MAX_USED_BLOCKS,
+    NEVER,
     PREEMPTIONS,
     PRIORITY,
     QUERIED_TOKENS,
+    REFUSED,
     ROUND_ROBIN,
     RUNNING_REQUESTS,
     SHORTEST,
@@ -35,7 +39,6 @@ from replay.kernels.state import (
     Meters,
     Outcome,
     Requests,
-    State,
     StepTimes,
     bucket_count,
     new_meters,
@@ -43,6 +46,8 @@ from replay.kernels.state import (
     new_state,
 )
 from replay.kernels.static import advance_static, static_options
+from replay.kernels.tgi import TgiOptions, advance_tgi, new_tgi
+from replay.kernels.trtllm import TrtllmOptions, advance_trtllm
 from replay.kernels.v0 import V0Options, advance_v0, v0_options
 from replay.routing import deal, prepare_routing, router_code, snapshot_ps
 from replay.specs import Router, reads_state
@@ -63,15 +68,45 @@ _ORDERS = {"fcfs": FCFS, "priority": PRIORITY, "sjf": SHORTEST, "srpt": SHORTEST
 class Loop(NamedTuple):
     """A scheduler with a loop of its own: its kernel, and its options beyond ``Config`` from a deployment."""
 
-    advance: Callable[[Config, Any, Requests, StepTimes, State, int], bool]
+    advance: Callable[..., bool]
     options: Callable[[Deployment], Any]
     limit: int
     """Steps or events in one call: a second of work at most."""
+    memory: Callable[[Config, Any], Any] | None = None
+    """What the scheduler remembers between steps beside ``State``, from its options."""
+
+
+def _sglang_options(deployment: Deployment) -> SglangOptions:
+    knob = deployment.engine.number
+    first = min(1.0, SGLANG_RATIO_FIRST * knob("schedule_conservativeness"))
+    chunk = int(knob("chunked_prefill_size"))
+    return SglangOptions(
+        chunk if chunk > 0 else NEVER, int(knob("max_prefill_tokens")), first, SGLANG_RATIO_LEAST * first
+    )
+
+
+def _trtllm_options(deployment: Deployment) -> TrtllmOptions:
+    return TrtllmOptions(CAPACITY_POLICIES.index(str(deployment.engine.own["capacity_scheduler_policy"])))
+
+
+def _tgi_options(deployment: Deployment) -> TgiOptions:
+    knob, chunks = deployment.engine.number, deployment.engine.scheduler == "tgi-v3"
+    return TgiOptions(
+        int(chunks),
+        int(knob("max_batch_prefill_tokens")),
+        0 if chunks else int(knob("max_waiting_tokens")),
+        0.0 if chunks else knob("waiting_served_ratio"),
+        int(knob("max_concurrent_requests")),
+    )
 
 
 _OWN_LOOPS = {
     "static": Loop(advance_static, static_options, _STEPS_A_CALL),
     "vllm-v0": Loop(advance_v0, v0_options, _EVENTS_A_CALL),
+    "sglang": Loop(advance_sglang, _sglang_options, _EVENTS_A_CALL, new_sglang),
+    "trtllm": Loop(advance_trtllm, _trtllm_options, _EVENTS_A_CALL),
+    "tgi-v3": Loop(advance_tgi, _tgi_options, _EVENTS_A_CALL, lambda config, options: new_tgi(config)),
+    "tgi-v2": Loop(advance_tgi, _tgi_options, _EVENTS_A_CALL, lambda config, options: new_tgi(config)),
 }
 """By scheduler. All others run in the general or the fast loop, told apart by their ``Config``."""
 _NONE = np.zeros(0, np.int64)
@@ -99,6 +134,18 @@ class EngineRun:
     running_ps: float
     used_blocks_max: int
     kernel_s: float
+
+    def only(self, kept: npt.NDArray[np.bool_]) -> EngineRun:
+        """The same with the columns of some of its requests."""
+        return replace(
+            self,
+            admitted_ps=self.admitted_ps[kept],
+            first_ps=self.first_ps[kept],
+            last_ps=self.last_ps[kept],
+            replica=self.replica[kept],
+            preemptions_of=self.preemptions_of[kept],
+            hit_tokens=self.hit_tokens[kept],
+        )
 
 
 def make_requests(
@@ -171,6 +218,8 @@ class Machine:
         options = self.options
         if isinstance(options, V0Options):
             options = options._replace(cpu_blocks=np.iinfo(np.int64).max)
+        if isinstance(options, TgiOptions):
+            options = options._replace(max_concurrent_requests=NEVER)
         return replace(self, config=config, options=options, router="round_robin")
 
     def run(self, requests: Requests, checkpoint: Checkpoint) -> EngineRun:
@@ -197,7 +246,11 @@ class Machine:
         state = state._replace(routing=prepare_routing(config, requests, state.meters.regs, self.seed))
         own, mask = _OWN_LOOPS.get(self.scheduler), bucket_count(config.num_blocks) - 1
 
+        memory = own.memory(config, self.options) if own is not None and own.memory is not None else None
+
         def advance_by(limit: int) -> bool:
+            if own is not None and memory is not None:
+                return own.advance(config, self.options, requests, times, state, memory, limit)
             if own is not None:
                 return own.advance(config, self.options, requests, times, state, limit)
             return advance(config, requests, times, state, mask, limit)
@@ -336,7 +389,7 @@ def _join(runs: list[EngineRun], parts: list[Int64Array], replica: Int32Array) -
         admitted_ps=column([run.admitted_ps for run in runs]),
         first_ps=column([run.first_ps for run in runs]),
         last_ps=column([run.last_ps for run in runs]),
-        replica=replica,
+        replica=np.where(column([run.replica for run in runs]) == REFUSED, REFUSED, replica).astype(np.int32),
         preemptions_of=column([run.preemptions_of for run in runs]),
         hit_tokens=column([run.hit_tokens for run in runs]),
         gaps=np.sum([run.gaps for run in runs], axis=0),

@@ -44,7 +44,14 @@ class RequestTable:
     """Index into ``STATUSES``."""
 
 
-STATUSES = ("finished", "too_long_for_model", "too_large_for_kv", "prompt_over_batch_budget")
+STATUSES = (
+    "finished",
+    "too_long_for_model",
+    "too_large_for_kv",
+    "prompt_over_batch_budget",
+    "reservation_over_kv",
+    "over_max_concurrent_requests",
+)
 
 
 @dataclass(frozen=True)
@@ -82,7 +89,7 @@ class ReplayResult:
     queue_s: Float64Array
     finished: int
     rejected: dict[str, int]
-    """Requests that could never run, by reason; they are in no latency figure."""
+    """Requests that could never run or were turned away, by reason; they are in no latency figure."""
     preemptions: int
     steps: int
     replicas: int
@@ -105,7 +112,7 @@ class ReplayResult:
     """Time-weighted mean of running requests per replica while busy."""
     busy_fraction: float
     loop: str
-    """Which engine loop ran: ``general``, ``fast``, ``static``."""
+    """Which engine loop ran: ``general``, ``fast``, or an engine's own: ``static``, ``sglang``, ``trtllm``, ``tgi``."""
     kernel_s: float
     """Seconds inside compiled code."""
     notes: tuple[str, ...] = field(default=())

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from replay.admission import declared_tokens, judge
 from replay.capacity import measure_capacity, offered_rps
 from replay.deployment import Deployment
 from replay.errors import FieldError, SpecError
 from replay.kernels.loglinear import gap_bin_edges_ps
-from replay.kernels.state import NEVER, Requests
+from replay.kernels.state import NEVER, REFUSED, Requests
 from replay.machine import (
     Checkpoint,
     EngineRun,
@@ -56,7 +57,8 @@ def simulate(
         SpecError: an empty workload, one that is too long for int64 picoseconds, or a router without what it needs.
     """
     _check(workload, deployment)
-    status = _judge(workload, deployment)
+    declared = declared_tokens(workload, deployment)
+    status = judge(workload, deployment, declared)
     fits = status == 0
     prefix = workload.prefix
     machine = make_machine(deployment, None if prefix is None else prefix.block_tokens, workload.seed)
@@ -68,7 +70,7 @@ def simulate(
         workload.output_tokens[fits],
         prefix if machine.config.prefix_caching else None,
         priority=ranks_of(deployment.engine, workload)[fits] if machine.config.priority_policy else _NOTHING,
-        max_tokens=_reserved_tokens(workload, deployment)[fits] if machine.config.reserve_whole_life else _NOTHING,
+        max_tokens=_NOTHING if declared is None else declared[fits],
     )
     load = _load(machine, requests, workload.span_s, deployment, checkpoint)
     served = fits
@@ -76,6 +78,11 @@ def simulate(
         served, requests = np.zeros_like(fits), take_requests(requests, np.zeros(0, np.int64))
     session = None if workload.session is None else workload.session[served]
     run = run_deployment(machine, requests, deployment.replicas, threads, checkpoint, session)
+    refused = run.replica == REFUSED
+    if refused.any():
+        status[np.flatnonzero(served)[refused]] = STATUSES.index("over_max_concurrent_requests")
+        served = served & (status == 0)
+        run = run.only(~refused)
     if (run.last_ps == NEVER).any():
         raise RuntimeError("a request that fits was never finished: this is a defect of the engine")
     return _result(workload, deployment, status, served, run, load, machine.loop)
@@ -127,33 +134,6 @@ def _check(workload: Workload, deployment: Deployment) -> None:
         )
     engine = deployment.engine
     check_router(deployment.spec, engine.scheduler, engine.enable_prefix_caching, workload)
-
-
-def _judge(workload: Workload, deployment: Deployment) -> npt.NDArray[np.int64]:
-    """Index into ``STATUSES`` by request: 0 where it can run."""
-    engine = deployment.engine
-    total = workload.prompt_tokens + workload.output_tokens
-    status = np.zeros(workload.n, dtype=np.int64)
-    tokens, usable = total - 1, deployment.usable_blocks
-    if engine.scheduler == "orca":
-        tokens = np.minimum(workload.prompt_tokens + _reserved_tokens(workload, deployment), engine.max_model_len)
-    if engine.scheduler == "vllm-v0":
-        usable -= int(engine.watermark * usable)  # a prompt, and one to be recomputed, never gets more
-    blocks = (tokens + deployment.block_size - 1) // deployment.block_size
-    status[blocks > usable] = STATUSES.index("too_large_for_kv")
-    if not engine.enable_chunked_prefill:
-        status[total > engine.max_num_batched_tokens] = STATUSES.index("prompt_over_batch_budget")
-    status[total > engine.max_model_len] = STATUSES.index("too_long_for_model")
-    return status
-
-
-def _reserved_tokens(workload: Workload, deployment: Deployment) -> npt.NDArray[np.int64]:
-    """Output tokens that a reservation counts with: as declared, else ``max_tokens_default``; never less than the
-    output itself."""
-    declared = np.full(workload.n, deployment.engine.max_tokens_default, np.int64)
-    if workload.max_tokens is not None:
-        declared = np.where(workload.max_tokens > 0, workload.max_tokens, declared)
-    return np.maximum(workload.output_tokens, declared)
 
 
 def _histogram(run: EngineRun) -> Histogram:

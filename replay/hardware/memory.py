@@ -28,6 +28,9 @@ from replay.hardware.weights import GIB, size_weights
 
 __all__ = ["MemoryPlan", "MemoryRequest", "memory_answer", "size_memory"]
 
+_TGI_WIGGLE_ROOM = 0.95
+"""Share of the memory left after TGI's warm-up that becomes KV cache: the server's own constant on NVIDIA GPUs."""
+
 
 @dataclass(frozen=True)
 class _Parts:
@@ -197,6 +200,10 @@ def _parts(request: MemoryRequest) -> _Parts:
     if engine.family == "trtllm":
         left = total - weights - activation - outside
         budget = total - left * (1 - request.gpu_memory_utilization)
+        return _Parts(weights, activation, outside, graphs, budget, graphs_inside=False)
+    if engine.family == "tgi":
+        left = request.gpu_memory_utilization * total - weights - activation - outside
+        budget = request.gpu_memory_utilization * total - left * (1 - _TGI_WIGGLE_ROOM)
         return _Parts(weights, activation, outside, graphs, budget, graphs_inside=False)
     budget = request.gpu_memory_utilization * total
     return _Parts(weights, activation, outside, graphs, budget, graphs_inside=engine.at_least(0, 21))

@@ -45,9 +45,7 @@ def open_batch(config: Config, state: State, reg: Int64, replica: int) -> int:
 
 
 @inlined
-def close_batch(
-    config: Config, times: StepTimes, state: State, reg: Int64, replica: int, batch: int, now: int
-) -> None:
+def close_batch(config: Config, times: StepTimes, state: State, reg: Int64, replica: int, batch: int, now: int) -> None:
     """Prices the batch, meters it and puts it in flight; an empty one counts as a batch too."""
     flight, sums = state.flight, state.meters.sums
     flight.size[batch] = sums[REQUESTS]

@@ -157,7 +157,7 @@ def schedule_prefill(
             if tokens <= 0 or own.chunked[replica] != NEVER:
                 return
             charge, output = tokens, 0
-        unlink_head(config, requests, outcome, reg)
+        unlink_head(config, outcome, reg)
         reg[WAITING] -= 1
         slot = place(config, requests, state, reg, first, r, 0)
         if tokens < extend:

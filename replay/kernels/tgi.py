@@ -148,7 +148,7 @@ def schedule_tgi(
     budget = blocks_for(max(budget, 0), config.block_size) * config.block_size
     for _ in range(add):
         r = reg[HEAD]
-        unlink_head(config, requests, outcome, reg)
+        unlink_head(config, outcome, reg)
         reg[WAITING] -= 1
         slot = place(config, requests, state, reg, first, r, 0)
         hold(config, slots, reg, slot, requests.prompt_tokens[r] + requests.max_tokens[r] - 1)

@@ -135,7 +135,7 @@ def schedule_contexts(
         tokens = chunk_of(config, total, config.max_num_batched_tokens - sums[TOKENS])
         if tokens == 0:
             return
-        unlink_head(config, requests, outcome, reg)
+        unlink_head(config, outcome, reg)
         reg[WAITING] -= 1
         slot = place(config, requests, state, reg, first, r, 0)
         hold(config, slots, reg, slot, total)

@@ -11,6 +11,8 @@ REJECTIONS = {
     "too_long_for_model": "longer than max_model_len",
     "too_large_for_kv": "larger than the KV cache of one replica",
     "prompt_over_batch_budget": "longer than a batch may be without chunked prefill",
+    "reservation_over_kv": "declared with more output tokens than the KV cache of one replica can be reserved for",
+    "over_max_concurrent_requests": "turned away because max_concurrent_requests others were in the system",
 }
 
 
@@ -32,7 +34,7 @@ def objective_text(objective: Objective) -> str:
 
 
 def rejected_sentence(rejected: Mapping[str, int], requests: int, max_model_len: int) -> str:
-    """Which requests this deployment, with this ``max_model_len``, can never serve."""
+    """Which requests this deployment, with this ``max_model_len``, cannot serve."""
     parts = ", ".join(f"{count} {REJECTIONS.get(reason, reason)}" for reason, count in rejected.items())
     parts = parts.replace("max_model_len", f"max_model_len {max_model_len}")
     return f"{sum(rejected.values())} of {requests} requests can never be served: {parts}"

@@ -47,9 +47,12 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
     meta = canonical.read_meta(path)
     scan = pl.scan_parquet(path, glob=False)
     columns = ["arrival_ns", "prompt_tokens", "output_tokens", "status", "priority"]
-    if meta.block_size_tokens and meta.prefix_scope == "global" and "prefix_blocks" in scan.collect_schema():
+    present = scan.collect_schema()
+    if meta.block_size_tokens and meta.prefix_scope == "global" and "prefix_blocks" in present:
         columns.append("prefix_blocks")
-    has_sessions = "session" in scan.collect_schema()
+    if "max_tokens" in present:
+        columns.append("max_tokens")
+    has_sessions = "session" in present
     table = scan.select([*columns, _SESSION] if has_sessions else columns).collect()
     start_ns, end_ns, span_s = _window(table, transform)
     excluded: dict[str, int] = {}
@@ -79,6 +82,7 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
     prefix = _prefix_blocks(table["prefix_blocks"], meta.block_size_tokens) if "prefix_blocks" in columns else None
     priority = _priorities(table["priority"])
     session = table["session"].to_numpy() if has_sessions and (table["session"] >= 0).any() else None
+    declared = table["max_tokens"].fill_null(0).to_numpy() if "max_tokens" in columns else None
     notes = _notes(transform, excluded, in_window)
     if transform.growth != 1.0:
         arrival_ns, index, copy, note = _grow(arrival_ns, transform.growth, span_s, seed)
@@ -86,6 +90,7 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
         priority = None if priority is None else priority[index]
         if session is not None:
             session = np.where(session[index] < 0, -1, session[index] + copy * (session.max() + 1))
+        declared = None if declared is None else declared[index]
         notes.append(note)
         if prefix is not None:
             prefix = _copies_apart(prefix.take(index), copy)
@@ -108,6 +113,7 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
         prefix=prefix,
         priority=priority,
         session=None if session is None else np.array(session, dtype=np.int64),
+        max_tokens=None if declared is None else np.array(declared, dtype=np.int64),
         seed=seed,
         excluded=excluded,
         notes=tuple(notes),

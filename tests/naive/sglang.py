@@ -130,5 +130,3 @@ class Sglang(Twin):
         r.preemptions += 1
         self.waiting.append(r)
         self.preempted = True
-
-

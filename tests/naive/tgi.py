@@ -46,7 +46,7 @@ class Tgi(Twin):
             need = ceil_div(r.P + r.M - 1, self.bs)
             if need > free or len(self.running) + len(chosen) == self.slots:
                 break
-            if r.P > budget:
+            if budget < r.P:
                 if self.chunks and budget > 0:
                     chosen.append((r, budget))
                 break

@@ -192,3 +192,115 @@ def test_cutting_the_run_into_calls_changes_nothing(engine: str) -> None:
         whole, cut = (run(c, options, r, times, n) for n in (1 << 20, 1))  # type: ignore[operator]
         for one, other in zip(whole.outcome + whole.meters, cut.outcome + cut.meters, strict=True):
             assert (one == other).all()
+
+
+# --- worked by hand: every step takes 100 ps, unless said otherwise ---
+
+
+def flat(tokens: int = 4096) -> StepTimes:
+    return engines.linear_law(tokens, floor=100)
+
+
+def test_sglang_prefills_first_and_decodes_wait() -> None:
+    """Request 0 decodes; 1 arrives and its prefill of two chunks stalls it for two steps."""
+    c = engines.config(max_num_seqs=8, max_num_batched_tokens=4096, block_size=1, num_blocks=1000)
+    r = requests_of([0, 150], [10, 15], [4, 1], [4, 1])
+    state = run_sglang(c, SglangOptions(10, 1000, 0.7, 0.1), r, flat())
+    assert state.outcome.admitted_ps.tolist() == [0, 200]
+    assert state.outcome.first_ps.tolist() == [100, 400]
+    assert state.outcome.last_ps.tolist() == [600, 400]  # tokens at 100, 200, then 500 and 600
+
+
+def test_sglang_overlap_makes_an_arrival_wait_for_the_queued_step() -> None:
+    c = engines.config(max_num_seqs=8, max_num_batched_tokens=4096, block_size=1, num_blocks=1000, batches_in_flight=2)
+    r = requests_of([0, 150], [10, 5], [9, 1], [9, 1])
+    state = run_sglang(c, SglangOptions(10, 1000, 0.7, 0.1), r, flat())
+    assert state.outcome.admitted_ps.tolist() == [0, 200]
+    assert state.outcome.first_ps.tolist() == [100, 400]  # the decode of 200..300 was queued before
+
+
+def test_sglang_reserves_a_share_of_declared_outputs() -> None:
+    """40 tokens of memory: request 0 holds 10, half of its 20 declared count; 10 + 9 < 20 is let in, 10 + 10 is not."""
+    c = engines.config(max_num_seqs=8, max_num_batched_tokens=4096, block_size=1, num_blocks=40)
+    for declared, together in ((9, True), (11, False)):
+        r = requests_of([0, 50], [10, 10], [5, 5], [20, declared])
+        state = run_sglang(c, SglangOptions(64, 1000, 0.5, 0.5), r, flat())
+        # At 100 ps one token is out: 19 to come, 9.5 of them reserved, so 20.5 are left.
+        assert (state.outcome.admitted_ps[1] == 100) == together
+
+
+def test_sglang_retracts_the_longer_prompt_of_equals_and_it_starts_over_behind() -> None:
+    """14 tokens of memory. At 400 both have three tokens out and 13 are held, so the next decode needs one too many;
+    the one with the longer prompt goes. It comes back at 500, when the other is done, with 5 + 3 tokens to prefill."""
+    c = engines.config(max_num_seqs=8, max_num_batched_tokens=4096, block_size=1, num_blocks=14)
+    r = requests_of([0, 50], [5, 4], [7, 4], [7, 4])
+    state = run_sglang(c, SglangOptions(64, 1000, 0.0, 0.0), r, flat())
+    assert state.outcome.admitted_ps.tolist() == [0, 100]
+    assert state.outcome.preemptions.tolist() == [1, 0]
+    assert state.outcome.last_ps.tolist() == [900, 500]
+
+
+def test_trtllm_reserves_to_completion_or_pauses_the_last() -> None:
+    """Four blocks of 4 tokens; each request is 4 + 5 tokens: three blocks to completion, one for its prompt."""
+    c = engines.config(max_num_seqs=8, max_num_batched_tokens=4096, block_size=4, num_blocks=4)
+    r = requests_of([0, 0], [4, 4], [5, 5], [5, 5])
+    no_evict = run_trtllm(c, TrtllmOptions(0), r, flat())
+    assert no_evict.outcome.admitted_ps.tolist() == [0, 500]
+    assert no_evict.outcome.last_ps.tolist() == [500, 1000]
+    crowded = engines.config(max_num_seqs=8, max_num_batched_tokens=4096, block_size=4, num_blocks=3)
+    paused = run_trtllm(crowded, TrtllmOptions(1), r, flat())
+    assert paused.outcome.admitted_ps.tolist() == [0, 0]
+    assert paused.outcome.preemptions.tolist() == [0, 1]  # at 100 both need a second block and one is free
+    assert paused.outcome.last_ps.tolist() == [500, 900]  # 1 resumes with 4 + 1 tokens, two blocks, at 500
+
+
+def test_trtllm_static_batches_end_together() -> None:
+    c = engines.config(max_num_seqs=2, max_num_batched_tokens=4096, block_size=4, num_blocks=100)
+    r = requests_of([0, 0, 0], [4, 4, 4], [5, 1, 1], [5, 1, 1])
+    state = run_trtllm(c, TrtllmOptions(2), r, flat())
+    assert state.outcome.last_ps.tolist() == [500, 100, 600]
+
+
+def test_trtllm_without_chunks_stops_at_the_context_that_does_not_fit() -> None:
+    c = engines.config(
+        max_num_seqs=8, max_num_batched_tokens=10, block_size=4, num_blocks=100, enable_chunked_prefill=0
+    )
+    r = requests_of([0, 0, 0], [6, 6, 2], [1, 1, 1], [1, 1, 1])
+    state = run_trtllm(c, TrtllmOptions(0), r, flat())
+    assert state.outcome.first_ps.tolist() == [100, 200, 200]  # the short one does not pass
+
+
+def tgi(chunks: bool, prefill: int = 10, waiting: int = 20, ratio: float = 0.3, limit: int = 8) -> TgiOptions:
+    return TgiOptions(int(chunks), prefill, waiting, ratio, limit)
+
+
+def test_tgi_v3_cuts_the_last_prompt_and_advances_decodes_beside_it() -> None:
+    """Request 0 decodes (1 of the budget of 10); 1 gets 9 of its 15 tokens, then the last 6 in the decode call."""
+    c = engines.config(max_num_seqs=8, max_num_batched_tokens=4096, block_size=1, num_blocks=1000)
+    r = requests_of([0, 50], [10, 15], [5, 1], [5, 1])
+    state = run_tgi(c, tgi(True), r, flat())
+    assert state.outcome.admitted_ps.tolist() == [0, 100]
+    assert state.outcome.first_ps.tolist() == [100, 300]
+    assert state.outcome.last_ps.tolist() == [500, 300]
+
+
+def test_tgi_v2_prefills_alone_once_enough_wait_or_enough_decodes_passed() -> None:
+    """Four decode, so two must wait (floor of 4 x 0.5) or three calls pass since the last prefill."""
+    c = engines.config(max_num_seqs=8, max_num_batched_tokens=4096, block_size=1, num_blocks=1000)
+    lone = requests_of([0, 0, 0, 0, 50], [2] * 5, [9] * 5, [9] * 5)
+    state = run_tgi(c, tgi(False, waiting=3, ratio=0.5), lone, flat())
+    assert state.outcome.admitted_ps.tolist() == [0, 0, 0, 0, 300]  # prefill, two decodes: three calls
+    assert state.outcome.first_ps[4] == 400
+    assert state.outcome.last_ps.tolist()[:4] == [1000] * 4  # 9 tokens in 9 calls, and one stalled
+    pair = requests_of([0, 0, 0, 0, 50, 50], [2] * 6, [9] * 6, [9] * 6)
+    state = run_tgi(c, tgi(False, prefill=20, waiting=3, ratio=0.5), pair, flat())
+    assert state.outcome.admitted_ps.tolist() == [0, 0, 0, 0, 100, 100]
+
+
+def test_tgi_reserves_the_whole_life_and_refuses_the_crowd() -> None:
+    """Ten tokens: one request takes 4 + 5 - 1 = 8 for life. With two in the system the third is turned away."""
+    c = engines.config(max_num_seqs=2, max_num_batched_tokens=4096, block_size=1, num_blocks=10)
+    r = requests_of([0, 0, 20], [4, 4, 4], [2, 1, 1], [5, 5, 5])
+    state = run_tgi(c, tgi(True, limit=2), r, flat())
+    assert state.outcome.admitted_ps.tolist() == [0, 200, NEVER]
+    assert state.outcome.replica.tolist() == [0, 0, REFUSED]

@@ -189,3 +189,17 @@ def test_sessions_are_numbered_and_copies_have_their_own(lab) -> None:
 def test_a_trace_without_sessions_has_none(lab, own_csv: Callable[..., str]) -> None:
     lab.read(own_csv(n=10))
     assert load_workload(lab.out, Transform(), 0).session is None
+
+
+def test_a_declared_max_tokens_column_is_read_where_a_canonical_trace_has_one(
+    lab, own_csv: Callable[..., str], tmp_path: Path
+) -> None:
+    lab.read(own_csv(n=4))
+    plain = load_workload(lab.out, Transform(), 0)
+    assert plain.max_tokens is None
+    declared = tmp_path / "declared.parquet"
+    table = pl.read_parquet(lab.out).with_columns(pl.Series("max_tokens", [64, None, 256, 8]))
+    table.write_parquet(declared, metadata=pl.read_parquet_metadata(lab.out))
+    workload = load_workload(declared, Transform(window_start_s=0.5, growth=2.0), 0)
+    by_prompt = dict(zip(workload.prompt_tokens.tolist(), workload.max_tokens.tolist(), strict=True))
+    assert by_prompt == {101: 0, 102: 256, 103: 8}
