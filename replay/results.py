@@ -52,6 +52,8 @@ STATUSES = (
     "reservation_over_kv",
     "over_max_concurrent_requests",
 )
+RELIEVED_BY_REPLICAS = frozenset({"over_max_concurrent_requests"})
+"""Reasons that more replicas remove; the others say that a request can never run."""
 
 
 @dataclass(frozen=True)

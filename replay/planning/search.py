@@ -19,7 +19,7 @@ from replay.planning.figures import curve_point, engine_info, memory_breakdown, 
 from replay.planning.idle import caches_prefixes, idle_value_s
 from replay.planning.resolve import Candidate, ResolvedPlan
 from replay.planning.wording import quantity, rejected_sentence, unmet_sentence
-from replay.results import ReplayResult
+from replay.results import RELIEVED_BY_REPLICAS, ReplayResult
 from replay.specs import DeploymentSpec
 from replay.workload import Workload
 
@@ -127,9 +127,10 @@ class _Search:
     def answer(self) -> CandidateResult:
         """Runs the search."""
         first = self.point(1)
-        if first.rejected:
+        never = {reason: count for reason, count in first.rejected.items() if reason not in RELIEVED_BY_REPLICAS}
+        if never:
             limit = self._resolved().engine.max_model_len
-            raise _NoAnswer("requests.rejected", rejected_sentence(first.rejected, self.workload.n, limit))
+            raise _NoAnswer("requests.rejected", rejected_sentence(never, self.workload.n, limit))
         self._check_reachable(first)
         return self._recommendation(self._smallest_passing(first), first)
 

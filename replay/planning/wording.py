@@ -34,7 +34,7 @@ def objective_text(objective: Objective) -> str:
 
 
 def rejected_sentence(rejected: Mapping[str, int], requests: int, max_model_len: int) -> str:
-    """Which requests this deployment, with this ``max_model_len``, cannot serve."""
+    """Which requests this deployment, with this ``max_model_len``, can never serve."""
     parts = ", ".join(f"{count} {REJECTIONS.get(reason, reason)}" for reason, count in rejected.items())
     parts = parts.replace("max_model_len", f"max_model_len {max_model_len}")
     return f"{sum(rejected.values())} of {requests} requests can never be served: {parts}"
