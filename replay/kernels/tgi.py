@@ -18,7 +18,7 @@ from replay.kernels.jit import inlined, kernel
 from replay.kernels.memory import blocks_for
 from replay.kernels.pipeline import close_batch, hold, is_idle, note_admission, open_batch, replica_is_set
 from replay.kernels.routers import route
-from replay.kernels.schedule import add_to_batch, place
+from replay.kernels.schedule import add_decodes, add_to_batch, place
 from replay.kernels.state import (
     FAR,
     FLIGHT,
@@ -127,7 +127,7 @@ def schedule_tgi(
     budget = options.max_batch_prefill_tokens
     if running == 0 or not own.must_decode[replica]:
         least = 0
-        if options.chunks:
+        if options.chunks and reg[WAITING] > 0:
             left = chunk_budget
             for i in range(running):
                 todo = slots.todo[slots.order[first + i]]
@@ -139,12 +139,14 @@ def schedule_tgi(
         add = newcomers(config, options, requests, state, reg, budget, least)
     if options.chunks or add == 0:
         left = chunk_budget
-        for i in range(running):
+        i = add_decodes(config, state, reg, sums, first, start, 0)
+        while i < running:
             slot = slots.order[first + i]
             todo = slots.todo[slot]
             tokens = next_chunk(todo, left)
             left -= tokens if todo > 1 else 0
             add_to_batch(config, times, state, sums, start, slot, tokens)
+            i = add_decodes(config, state, reg, sums, first, start, i + 1)
     budget = blocks_for(max(budget, 0), config.block_size) * config.block_size
     for _ in range(add):
         r = reg[HEAD]

@@ -14,7 +14,7 @@ from replay.kernels.engine import finish_batch, take_arrivals
 from replay.kernels.jit import inlined, kernel
 from replay.kernels.memory import blocks_for
 from replay.kernels.pipeline import close_batch, hold, is_idle, note_admission, open_batch, replica_is_set
-from replay.kernels.schedule import add_to_batch, place, preempt
+from replay.kernels.schedule import add_decodes, add_to_batch, place, preempt
 from replay.kernels.state import (
     FAR,
     FLIGHT,
@@ -75,7 +75,10 @@ def schedule_decodes(
     first = replica * config.max_num_seqs
     paused = False
     i = 0
-    while i < reg[RUNNING]:
+    while True:
+        i = add_decodes(config, state, reg, sums, first, start, i)
+        if i >= reg[RUNNING]:
+            return paused
         slot = slots.order[first + i]
         if slots.todo[slot] > 1 or slots.unscheduled[slot] == 0:
             i += 1  # a context, or complete with the tokens in flight
@@ -88,11 +91,10 @@ def schedule_decodes(
             if gone:
                 break
         if gone:
-            break
+            return paused
         hold(config, slots, reg, slot, slots.computed[slot] + 1)
         add_to_batch(config, times, state, sums, start, slot, 1)
         i += 1
-    return paused
 
 
 @inlined
@@ -111,16 +113,20 @@ def schedule_contexts(
     """Contexts under way, then new ones in order while memory, slots and budget last."""
     slots, outcome, sums = state.slots, state.outcome, state.meters.sums
     first = replica * config.max_num_seqs
+    if config.enable_chunked_prefill:
+        for i in range(reg[RUNNING]):
+            slot = slots.order[first + i]
+            if slots.todo[slot] > 1:
+                tokens = chunk_of(config, slots.todo[slot], config.max_num_batched_tokens - sums[TOKENS])
+                if tokens > 0:
+                    add_to_batch(config, times, state, sums, start, slot, tokens)
+    if not admits or reg[WAITING] == 0:
+        return
     reserved = 0
-    for i in range(reg[RUNNING]):
-        slot = slots.order[first + i]
-        if options.policy != MAX_UTILIZATION:
-            reserved += whole_life(config, requests, slots.request[slot])
-        if slots.todo[slot] > 1:
-            tokens = chunk_of(config, slots.todo[slot], config.max_num_batched_tokens - sums[TOKENS])
-            if tokens > 0:
-                add_to_batch(config, times, state, sums, start, slot, tokens)
-    while admits and reg[RUNNING] < config.max_num_seqs and reg[FREE_SLOTS] > 0:
+    if options.policy != MAX_UTILIZATION:
+        for i in range(reg[RUNNING]):
+            reserved += whole_life(config, requests, slots.request[slots.order[first + i]])
+    while reg[RUNNING] < config.max_num_seqs and reg[FREE_SLOTS] > 0:
         r = peek(config, requests, outcome, reg)
         if r == NEVER:
             return

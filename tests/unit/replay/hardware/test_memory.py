@@ -202,6 +202,10 @@ def test_sglang_keeps_its_reserve_and_trtllm_takes_a_share_of_what_is_left() -> 
     left = trt.total_gib - trt.weights_gib - trt.activation_gib - trt.non_torch_gib
     assert trt.kv_gib == pytest.approx(0.9 * left)
     assert any("not checked" in note for note in trt.notes)
+    tgi = size("Qwen/Qwen3-8B", "H100", "tgi-v3", gpu_memory_utilization=1.0)
+    assert tgi.kv_gib == pytest.approx(
+        0.95 * (tgi.total_gib - tgi.weights_gib - tgi.activation_gib - tgi.non_torch_gib)
+    )
 
 
 @pytest.mark.parametrize(

@@ -275,6 +275,15 @@ def test_requests_that_can_never_run_make_a_candidate_infeasible() -> None:
     assert simulate.asked == [1]
 
 
+def test_requests_turned_away_at_one_replica_are_no_reason_to_give_up() -> None:
+    """Refusals for too many in the system go away with more replicas, so the search goes on past the first."""
+    simulate = LawSimulate(0.5, rejected={"over_max_concurrent_requests": 3})
+    row = infeasible(evaluate(make_plan(max_gpus=4), simulate))
+    assert row.code == "budget.max_gpus"
+    assert "3 requests are not served" in row.reason
+    assert max(simulate.asked) > 1
+
+
 def test_an_objective_below_the_idle_bound_needs_one_replay_only() -> None:
     plan = make_plan(objectives=(parse_objective("e2e_p99=5ms"),))
     simulate = LawSimulate(5.0)
