@@ -171,10 +171,15 @@ def test_tgi_turns_away_what_exceeds_its_concurrency_and_counts_it() -> None:
     gone = result.requests.status > 0
     assert (result.requests.first_token_ps[gone] == -1).all()
     assert len(result.ttft_s) == result.finished
-    assert result.saturated  # 2000 requests a second were offered, however few were let in
     two = simulate(burst, deployment("tgi-v3", replicas=2, max_concurrent_requests=20, max_tokens_default=256))
     assert two.rejected["over_max_concurrent_requests"] < refused
     assert (two.requests.replica[two.requests.status > 0] == -1).all()
+
+
+def test_what_is_turned_away_counts_as_offered_load() -> None:
+    result = simulate(workload(4000, rate_rps=200.0), deployment("tgi-v3", max_tokens_default=256))
+    assert result.rejected["over_max_concurrent_requests"] > 1000
+    assert result.saturated
 
 
 def test_requests_that_can_never_run_are_counted_by_reason() -> None:
