@@ -10,7 +10,7 @@ from __future__ import annotations
 from replay.kernels.jit import inlined, kernel
 from replay.kernels.loglinear import bin_of
 from replay.kernels.memory import prepare_free_list, publish, release
-from replay.kernels.routers import route, take_snapshot
+from replay.kernels.routers import keep_snapshot, route
 from replay.kernels.schedule import save_progress, schedule
 from replay.kernels.state import (
     FAR,
@@ -23,7 +23,6 @@ from replay.kernels.state import (
     NEVER,
     NEXT_ARRIVAL,
     NEXT_EVENT,
-    NEXT_SNAPSHOT,
     OUTSTANDING,
     OUTSTANDING_TOKENS,
     PREVIOUS_END,
@@ -179,13 +178,11 @@ def advance(config: Config, requests: Requests, times: StepTimes, state: State, 
             now = min(now, regs[replica, NEXT_EVENT])
         if now == FAR:
             return False
-        if config.router_snapshot_ps and cluster[NEXT_SNAPSHOT] < now:
-            take_snapshot(config, regs, cluster, state.routing, now - 1)
+        keep_snapshot(config, regs, cluster, state.routing, now - 1)
         for replica in range(config.replicas):
             if regs[replica, NEXT_EVENT] == now:
                 finish_batch(config, requests, state, regs[replica], replica, mask)
-        if config.router_snapshot_ps and cluster[NEXT_SNAPSHOT] == now:
-            take_snapshot(config, regs, cluster, state.routing, now)
+        keep_snapshot(config, regs, cluster, state.routing, now)
         take_arrivals(config, requests, state, now)
         for replica in range(config.replicas):
             if regs[replica, NEXT_EVENT] == now:

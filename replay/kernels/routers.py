@@ -161,3 +161,10 @@ def take_snapshot(config: Config, regs: Int64, cluster: Int64, routing: Routing,
         for column in (OUTSTANDING, OUTSTANDING_TOKENS, RUNNING, FREE_BLOCKS):
             routing.seen[replica, column] = regs[replica, column]
     cluster[NEXT_SNAPSHOT] = (now // config.router_snapshot_ps + 1) * config.router_snapshot_ps
+
+
+@inlined
+def keep_snapshot(config: Config, regs: Int64, cluster: Int64, routing: Routing, until: int) -> None:
+    """Takes the snapshot that is due by ``until``, if one is: called before events change the registers and after."""
+    if config.router_snapshot_ps and cluster[NEXT_SNAPSHOT] <= until:
+        take_snapshot(config, regs, cluster, routing, until)

@@ -17,6 +17,7 @@ from replay.kernels.engine import drop_finished, finish_batch, take_arrivals
 from replay.kernels.jit import inlined, kernel
 from replay.kernels.memory import blocks_for, release
 from replay.kernels.pipeline import close_batch, hold, is_idle, note_admission, open_batch, replica_is_set
+from replay.kernels.routers import keep_snapshot
 from replay.kernels.schedule import add_to_batch, place, save_progress
 from replay.kernels.state import (
     FAR,
@@ -311,12 +312,14 @@ def advance_sglang(
             now = min(now, regs[replica, NEXT_EVENT])
         if now == FAR:
             return False
+        keep_snapshot(config, regs, cluster, state.routing, now - 1)
         for replica in range(config.replicas):
             if regs[replica, NEXT_EVENT] == now:
                 running = regs[replica, RUNNING]
                 finish_batch(config, requests, state, regs[replica], replica, 0)
                 if regs[replica, RUNNING] < running:
                     own.is_full[replica] = 0
+        keep_snapshot(config, regs, cluster, state.routing, now)
         take_arrivals(config, requests, state, now)
         for replica in range(config.replicas):
             reg = regs[replica]

@@ -17,7 +17,7 @@ from replay.kernels.engine import finish_batch
 from replay.kernels.jit import inlined, kernel
 from replay.kernels.memory import blocks_for
 from replay.kernels.pipeline import close_batch, hold, is_idle, note_admission, open_batch, replica_is_set
-from replay.kernels.routers import route
+from replay.kernels.routers import keep_snapshot, route
 from replay.kernels.schedule import add_decodes, add_to_batch, place
 from replay.kernels.state import (
     FAR,
@@ -29,6 +29,7 @@ from replay.kernels.state import (
     NEXT_ARRIVAL,
     NEXT_EVENT,
     OUTSTANDING,
+    OUTSTANDING_TOKENS,
     REFUSED,
     RUNNING,
     WAITING,
@@ -171,7 +172,7 @@ def take_arrivals_in_turn(config: Config, options: TgiOptions, requests: Request
     n = len(requests.arrival_ps)
     r = cluster[NEXT_ARRIVAL]
     while r < n and requests.arrival_ps[r] <= now:
-        replica = route(config, state)
+        replica = route(config, requests, regs, cluster, state.routing, r)
         reg = regs[replica]
         if 0 <= options.max_concurrent_requests <= reg[OUTSTANDING]:
             outcome.replica[r] = REFUSED
@@ -179,6 +180,7 @@ def take_arrivals_in_turn(config: Config, options: TgiOptions, requests: Request
             outcome.replica[r] = replica
             insert(config, requests, outcome, reg, r, False)
             reg[OUTSTANDING] += 1
+            reg[OUTSTANDING_TOKENS] += requests.prompt_tokens[r] + requests.output_tokens[r]
             if reg[NEXT_EVENT] == FAR:
                 reg[NEXT_EVENT] = now
                 reg[FLIGHT] = 0
@@ -210,9 +212,11 @@ def advance_tgi(
             now = min(now, regs[replica, NEXT_EVENT])
         if now == FAR:
             return False
+        keep_snapshot(config, regs, cluster, state.routing, now - 1)
         for replica in range(config.replicas):
             if regs[replica, NEXT_EVENT] == now:
                 finish_batch(config, requests, state, regs[replica], replica, 0)
+        keep_snapshot(config, regs, cluster, state.routing, now)
         take_arrivals_in_turn(config, options, requests, state, now)
         for replica in range(config.replicas):
             reg = regs[replica]

@@ -14,6 +14,7 @@ from replay.kernels.engine import finish_batch, take_arrivals
 from replay.kernels.jit import inlined, kernel
 from replay.kernels.memory import blocks_for
 from replay.kernels.pipeline import close_batch, hold, is_idle, note_admission, open_batch, replica_is_set
+from replay.kernels.routers import keep_snapshot
 from replay.kernels.schedule import add_decodes, add_to_batch, place, preempt
 from replay.kernels.state import (
     FAR,
@@ -192,9 +193,11 @@ def advance_trtllm(
             now = min(now, regs[replica, NEXT_EVENT])
         if now == FAR:
             return False
+        keep_snapshot(config, regs, cluster, state.routing, now - 1)
         for replica in range(config.replicas):
             if regs[replica, NEXT_EVENT] == now:
                 finish_batch(config, requests, state, regs[replica], replica, 0)
+        keep_snapshot(config, regs, cluster, state.routing, now)
         take_arrivals(config, requests, state, now)
         for replica in range(config.replicas):
             reg = regs[replica]

@@ -18,7 +18,7 @@ from replay.kernels.engine import take_arrivals
 from replay.kernels.jit import inlined, kernel
 from replay.kernels.loglinear import bin_of
 from replay.kernels.memory import blocks_for
-from replay.kernels.routers import take_snapshot
+from replay.kernels.routers import keep_snapshot
 from replay.kernels.schedule import meter_step, save_progress
 from replay.kernels.state import (
     CHUNKS_PS,
@@ -31,7 +31,6 @@ from replay.kernels.state import (
     NEVER,
     NEXT_ARRIVAL,
     NEXT_EVENT,
-    NEXT_SNAPSHOT,
     ONES,
     OUTSTANDING,
     OUTSTANDING_TOKENS,
@@ -308,14 +307,12 @@ def advance_v0(
             now = min(now, regs[replica, NEXT_EVENT])
         if now == FAR:
             return False
-        if config.router_snapshot_ps and cluster[NEXT_SNAPSHOT] < now:
-            take_snapshot(config, regs, cluster, state.routing, now - 1)
+        keep_snapshot(config, regs, cluster, state.routing, now - 1)
         for replica in range(config.replicas):
             if regs[replica, NEXT_EVENT] == now:
                 finish_step(config, requests, state, regs[replica], replica)
                 state.flight.size[replica] = 0
-        if config.router_snapshot_ps and cluster[NEXT_SNAPSHOT] == now:
-            take_snapshot(config, regs, cluster, state.routing, now)
+        keep_snapshot(config, regs, cluster, state.routing, now)
         take_arrivals(config, requests, state, now)
         for replica in range(config.replicas):
             if regs[replica, NEXT_EVENT] == now:
