@@ -20,6 +20,7 @@ from replay.kernels.fast import advance_fast, new_fast, new_fast_registers
 from replay.kernels.sglang import SglangOptions, advance_sglang, new_sglang
 from replay.kernels.state import (
     BUSY,
+    FAR,
     FCFS,
     GAP_MAX_PS,
     MAX_USED_BLOCKS,
@@ -30,6 +31,8 @@ from replay.kernels.state import (
     REFUSED,
     ROUND_ROBIN,
     RUNNING_REQUESTS,
+    SCORED_END,
+    SCORED_FIRST,
     SHORTEST,
     SHORTEST_REMAINING,
     STEPS,
@@ -111,6 +114,10 @@ _OWN_LOOPS = {
 """By scheduler. All others run in the general or the fast loop, told apart by their ``Config``."""
 _NONE = np.zeros(0, np.int64)
 
+Scored = tuple[int, int]
+ALL_SCORED: Scored = (0, FAR)
+"""First and end of the requests, in arrival order, that the ITL histogram counts."""
+
 
 @dataclass(frozen=True)
 class EngineRun:
@@ -123,7 +130,7 @@ class EngineRun:
     preemptions_of: Int32Array
     hit_tokens: Int32Array
     gaps: Int64Array
-    """ITL histogram: tokens by log-linear bin of ps."""
+    """ITL histogram of the scored requests: tokens by log-linear bin of ps."""
     gap_max_ps: int
     steps: int
     queried_tokens: int
@@ -222,7 +229,7 @@ class Machine:
             options = options._replace(max_concurrent_requests=NEVER)
         return replace(self, config=config, options=options, router="round_robin")
 
-    def run(self, requests: Requests, checkpoint: Checkpoint) -> EngineRun:
+    def run(self, requests: Requests, checkpoint: Checkpoint, scored: Scored = ALL_SCORED) -> EngineRun:
         """Runs ``requests`` to the end, calling ``checkpoint`` about once a second."""
         config, times = self.config, self.times
         if config.prefix_caching:
@@ -231,6 +238,7 @@ class Machine:
         n = len(requests.arrival_ps)
         if self.loop == "fast":
             outcome, meters = new_outcome(config, n), new_meters(config, new_fast_registers(config))
+            _score(meters, scored)
             fast = new_fast(config, int(requests.output_tokens.max(initial=1)))
             routing = prepare_routing(config, requests, meters.regs, self.seed)
 
@@ -244,6 +252,7 @@ class Machine:
             return _drive(advance_fast_by, _STEPS_A_CALL, checkpoint, outcome, meters)
         state = new_state(config, n)
         state = state._replace(routing=prepare_routing(config, requests, state.meters.regs, self.seed))
+        _score(state.meters, scored)
         own, mask = _OWN_LOOPS.get(self.scheduler), bucket_count(config.num_blocks) - 1
 
         memory = own.memory(config, self.options) if own is not None and own.memory is not None else None
@@ -266,6 +275,10 @@ def _swap_space_short() -> SpecError:
     cure = "raise swap_space_gib, or set preemption_mode to recompute"
     detail = "the engine ends here: a preempted request's KV does not fit into swap_space_gib of host memory; " + cure
     return SpecError("engine.swap_space", detail, [FieldError(detail, "engine.overrides.swap_space_gib", cure=cure)])
+
+
+def _score(meters: Meters, scored: Scored) -> None:
+    meters.regs[:, SCORED_FIRST], meters.regs[:, SCORED_END] = scored
 
 
 def _drive(
@@ -358,22 +371,34 @@ def run_deployment(
     threads: int,
     checkpoint: Checkpoint,
     session: Int64Array | None = None,
+    scored: Scored = ALL_SCORED,
 ) -> EngineRun:
     """Replays on all replicas. Where the router reads no state (it may read ``session``, one id a request), the
     replicas' shares run apart, on up to ``threads`` threads, with the same result."""
     if machine.config.replicas > 1 or replicas == 1:
-        return machine.run(requests, checkpoint)
+        return machine.run(requests, checkpoint, scored)
     n = len(requests.arrival_ps)
     dealt = deal(machine.router, n, replicas, machine.seed, session)
     order = np.argsort(dealt, kind="stable")
     parts = np.split(order, np.cumsum(np.bincount(dealt, minlength=replicas))[:-1])
-    shares = [take_requests(requests, part) for part in parts]
+
+    def run_share(part: Int64Array) -> EngineRun:
+        return machine.run(take_requests(requests, part), checkpoint, _share_of(scored, part))
+
     if threads > 1:
         with ThreadPoolExecutor(threads) as pool:
-            runs = list(pool.map(lambda share: machine.run(share, checkpoint), shares))
+            runs = list(pool.map(run_share, parts))
     else:
-        runs = [machine.run(share, checkpoint) for share in shares]
+        runs = [run_share(part) for part in parts]
     return _join(runs, parts, dealt)
+
+
+def _share_of(scored: Scored, part: Int64Array) -> Scored:
+    """The scored ones among the requests ``part``, counted within them."""
+    if scored == ALL_SCORED:
+        return scored
+    first, end = np.searchsorted(part, scored).tolist()
+    return first, end
 
 
 def _join(runs: list[EngineRun], parts: list[Int64Array], replica: Int32Array) -> EngineRun:

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from replay.specs import Objective
+from replay.specs import Metric, Objective
+from replay.workload import Labels
 
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0)
+_PS_PER_S = 1e12
+
+
+def ceil_rank(share: float, n: int) -> int:
+    """How many of ``n`` make up ``share`` of them: the least count k with k / n >= share."""
+    count = max(1, math.ceil(share * n - 1e-9))
+    return min(count, n)
 
 
 @dataclass(frozen=True)
 class Distribution:
     """A metric over its samples, in seconds. Percentiles are numpy-linear; ITL is pooled over tokens from a log
-    histogram (bins <= 0.5 %, mean and maximum exact). ``None`` where there is no sample."""
+    histogram (percentiles to 0.2 %, mean and maximum exact). ``None`` where there is no sample."""
 
     n: int
     mean: float | None
@@ -42,6 +51,8 @@ class RequestTable:
     hit_tokens: Int64Array
     status: Int64Array
     """Index into ``STATUSES``."""
+    tenant: Labels | None = None
+    priority: Labels | None = None
 
 
 STATUSES = (
@@ -67,13 +78,22 @@ class Histogram:
     max_s: float | None
 
     def percentile(self, q: float) -> float | None:
-        """Percentile ``q`` in 0..100 of the pooled samples, to a bin's width."""
+        """Percentile ``q`` in 0..100 of the pooled samples: numpy-linear between the two samples around the rank, each
+        taken at its bin's middle (0.2 % from anything in the bin), the largest exactly."""
         total = int(self.weight.sum())
         if total == 0:
             return None
         rank = q / 100.0 * (total - 1)
-        index = int(np.searchsorted(np.cumsum(self.weight), rank, side="right"))
-        return float(self.value_s[min(index, len(self.value_s) - 1)])
+        low = int(rank)
+        below, above = self._sample(low, total), self._sample(min(low + 1, total - 1), total)
+        return below + (above - below) * (rank - low)
+
+    def _sample(self, k: int, total: int) -> float:
+        """The ``k``-th smallest sample, counted from 0."""
+        if k == total - 1 and self.max_s is not None:
+            return self.max_s
+        value = float(self.value_s[np.searchsorted(np.cumsum(self.weight), k, side="right")])
+        return value if self.max_s is None else min(value, self.max_s)
 
 
 @dataclass(frozen=True)
@@ -83,7 +103,7 @@ class ReplayResult:
     requests: RequestTable
     itl: Histogram
     ttft_s: Float64Array
-    """From arrival; finished requests only, as are the next four."""
+    """From arrival; finished and scored requests only, as are the next four and ``itl``."""
     ttft_from_admission_s: Float64Array
     tpot_s: Float64Array
     """Requests with at least two output tokens."""
@@ -118,6 +138,33 @@ class ReplayResult:
     kernel_s: float
     """Seconds inside compiled code."""
     notes: tuple[str, ...] = field(default=())
+    scored: tuple[int, int] | None = None
+    """First and end of the requests whose latencies count; ``None``: all. Other figures are of the whole replay."""
+    request_overhead_ps: int = 0
+    """Time of a request outside the engine, which ``queue`` does not count."""
+
+    @property
+    def scored_part(self) -> slice:
+        """The rows of ``requests`` whose latencies count."""
+        return slice(0, len(self.requests.arrival_ps)) if self.scored is None else slice(*self.scored)
+
+    def values_s(self, metric: Metric) -> Float64Array:
+        """``ttft``, ``tpot``, ``e2e`` or ``queue`` of every scored request, in order, in seconds; infinite where it was
+        never served. TPOT of a single token is 0, as vLLM's goodput has it."""
+        table, part = self.requests, self.scored_part
+        arrival, admitted = table.arrival_ps[part], table.admitted_ps[part]
+        first, last = table.first_token_ps[part], table.last_token_ps[part]
+        if metric == "ttft":
+            values = (first - arrival) / _PS_PER_S
+        elif metric == "e2e":
+            values = (last - arrival) / _PS_PER_S
+        elif metric == "queue":
+            values = (admitted - arrival - self.request_overhead_ps) / _PS_PER_S
+        elif metric == "tpot":
+            values = (last - first) / _PS_PER_S / np.maximum(table.output_tokens[part] - 1, 1)
+        else:
+            raise ValueError("itl is pooled over tokens: a request has no value of it")
+        return np.where(last < 0, np.inf, values)
 
     def _samples(self, metric: str) -> Float64Array:
         return {"ttft": self.ttft_s, "tpot": self.tpot_s, "e2e": self.e2e_s, "queue": self.queue_s}[metric]
@@ -142,7 +189,17 @@ class ReplayResult:
         )
 
     def value(self, objective: Objective) -> float | None:
-        """The figure that ``objective`` gates, in seconds; ``None`` where there is no sample."""
+        """The figure that ``objective`` gates, in seconds; ``None`` where there is no sample.
+
+        With an attainment *a* it is the smallest time within which that share of the scored requests is (numpy's
+        ``inverted_cdf``): at or below the threshold exactly where the share reaches *a*.
+        """
+        if objective.attainment is not None:
+            values = self.values_s(objective.metric)
+            if len(values) == 0:
+                return None
+            value = float(np.sort(values)[ceil_rank(objective.attainment, len(values)) - 1])
+            return value if np.isfinite(value) else None
         if objective.metric == "itl":
             return self.itl.mean_s if objective.percentile is None else self.itl.percentile(objective.percentile)
         samples = self._samples(objective.metric)

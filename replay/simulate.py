@@ -14,11 +14,13 @@ from replay.errors import FieldError, SpecError
 from replay.kernels.loglinear import gap_bin_edges_ps
 from replay.kernels.state import NEVER, REFUSED, Requests
 from replay.machine import (
+    ALL_SCORED,
     Checkpoint,
     EngineRun,
     Int32Array,
     Int64Array,
     Machine,
+    Scored,
     make_machine,
     make_requests,
     run_deployment,
@@ -76,8 +78,9 @@ def simulate(
     served = fits
     if load.drain_s > LONGEST_DRAIN_S:
         served, requests = np.zeros_like(fits), take_requests(requests, np.zeros(0, np.int64))
+    scored = _scored(workload, served)
     session = None if workload.session is None else workload.session[served]
-    run = run_deployment(machine, requests, deployment.replicas, threads, checkpoint, session)
+    run = run_deployment(machine, requests, deployment.replicas, threads, checkpoint, session, scored)
     refused = run.replica == REFUSED
     if refused.any():
         status[np.flatnonzero(served)[refused]] = STATUSES.index("over_max_concurrent_requests")
@@ -123,6 +126,14 @@ def _load(machine: Machine, requests: Requests, span_s: float, deployment: Deplo
     return _Load(offered_rps(requests, span_s, deployment), sustainable, drain_s, kernel_s)
 
 
+def _scored(workload: Workload, served: BoolArray) -> Scored:
+    """First and end of the scored requests among those that are served."""
+    if workload.scored is None:
+        return ALL_SCORED
+    first, end = workload.scored
+    return int(served[:first].sum()), int(served[:end].sum())
+
+
 def _check(workload: Workload, deployment: Deployment) -> None:
     if workload.n == 0:
         cure = "widen the window, or upload a trace whose requests have prompt and output lengths"
@@ -136,12 +147,15 @@ def _check(workload: Workload, deployment: Deployment) -> None:
     check_router(deployment.spec, engine.scheduler, engine.enable_prefix_caching, workload)
 
 
-def _histogram(run: EngineRun) -> Histogram:
-    """Pooled ITL: bins of at most 0.4 %, mean and maximum exact."""
+def _histogram(run: EngineRun, scored: slice, tokens: Int64Array) -> Histogram:
+    """Pooled ITL of the scored requests, with ``tokens`` output tokens: bins of at most 0.4 %, mean and maximum
+    exact."""
     low, high = gap_bin_edges_ps()
     used = np.flatnonzero(run.gaps)
     gaps = int(run.gaps.sum())  # none where all tokens of a request come at once
-    total_ps = (run.last_ps - run.first_ps).astype(np.float64).sum()
+    if gaps > int((tokens - 1).sum()):
+        raise RuntimeError("gaps of requests that are not scored were counted: this is a defect of the engine loop")
+    total_ps = (run.last_ps - run.first_ps)[scored].astype(np.float64).sum()
     return Histogram(
         value_s=(low[used] + high[used]) / 2 / PS_PER_S,
         weight=run.gaps[used],
@@ -180,10 +194,14 @@ def _result(
 ) -> ReplayResult:
     arrival, output = workload.arrival_ps[served], workload.output_tokens[served]
     finished = len(arrival)
-    several = (output > 1) & (run.last_ps > run.first_ps)
     duration_ps = int(run.last_ps.max() - arrival[0]) if finished else 0
     factor = load.factor
     busy = max(run.busy_ps, 1.0)
+    first_scored, end_scored = _scored(workload, served)
+    part = slice(first_scored, min(end_scored, finished))
+    first, last, admitted = run.first_ps[part], run.last_ps[part], run.admitted_ps[part]
+    sent, tokens = arrival[part], output[part]
+    several = (tokens > 1) & (last > first)
     return ReplayResult(
         requests=RequestTable(
             arrival_ps=workload.arrival_ps,
@@ -196,13 +214,15 @@ def _result(
             preemptions=np.maximum(_scatter(run.preemptions_of, served), 0),
             hit_tokens=np.maximum(_scatter(run.hit_tokens, served), 0),
             status=status,
+            tenant=workload.tenant,
+            priority=workload.priority_class,
         ),
-        itl=_histogram(run),
-        ttft_s=(run.first_ps - arrival) / PS_PER_S,
-        ttft_from_admission_s=(run.first_ps - run.admitted_ps) / PS_PER_S,
-        tpot_s=(run.last_ps - run.first_ps)[several] / PS_PER_S / (output[several] - 1),
-        e2e_s=(run.last_ps - arrival) / PS_PER_S,
-        queue_s=(run.admitted_ps - arrival - deployment.step_time.request_overhead_ps) / PS_PER_S,
+        itl=_histogram(run, part, tokens),
+        ttft_s=(first - sent) / PS_PER_S,
+        ttft_from_admission_s=(first - admitted) / PS_PER_S,
+        tpot_s=(last - first)[several] / PS_PER_S / (tokens[several] - 1),
+        e2e_s=(last - sent) / PS_PER_S,
+        queue_s=(admitted - sent - deployment.step_time.request_overhead_ps) / PS_PER_S,
         finished=finished,
         rejected=_rejections(status),
         preemptions=run.preemptions,
@@ -223,4 +243,6 @@ def _result(
         loop=loop,
         kernel_s=run.kernel_s + load.kernel_s,
         notes=(*deployment.notes, *load.notes(), *_cache_notes(workload, deployment)),
+        scored=workload.scored,
+        request_overhead_ps=deployment.step_time.request_overhead_ps,
     )

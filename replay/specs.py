@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from replay.errors import FieldError, SpecError
 
@@ -28,7 +28,11 @@ Router = Literal[
 Scalar = bool | int | float | str
 
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0}
-_OBJECTIVE = re.compile(r"^(ttft|itl|tpot|e2e|queue)_(mean|p\d{1,2}(?:\.\d+)?)\s*(?:<=|=)\s*([0-9.eE+-]+)\s*([a-z]+)$")
+_VALUE = r"\s*(?:<=|=)\s*([0-9.e+-]+)\s*([a-z]+)"
+_OBJECTIVE = re.compile(
+    rf"^(?:(ttft|itl|tpot|e2e|queue)_(mean|p\d{{1,2}}(?:\.\d+)?){_VALUE}"
+    rf"|(ttft|itl|tpot|e2e|queue){_VALUE}\s*@\s*(\d{{1,3}}(?:\.\d+)?)\s*%)$"
+)
 
 
 def default_snapshot_s(router: Router) -> float:
@@ -55,44 +59,70 @@ class Spec(BaseModel):
 
 
 class Objective(Spec):
-    """One latency objective, e.g. the 99th percentile of TTFT at or below 2 s."""
+    """One latency objective: the 99th percentile of TTFT at or below 2 s; or, with ``attainment``, that share of all
+    scored requests at or below it, those never served counting as misses."""
 
     metric: Metric
     percentile: float | None = Field(default=99.0, gt=0, lt=100)
-    """``None`` means the mean."""
+    """``None`` means the mean, or is not read where ``attainment`` is given."""
     threshold_s: float = Field(gt=0)
+    attainment: float | None = Field(default=None, gt=0, le=1)
+    """Least share of requests within the threshold. Not for ``itl``, which is pooled over tokens: take ``tpot``."""
+
+    @model_validator(mode="after")
+    def _of_single_requests(self) -> Objective:
+        if self.attainment is not None and self.metric == "itl":
+            raise ValueError(
+                "attainment counts requests and itl is pooled over tokens: "
+                "use tpot for a limit on each request, or a percentile of itl"
+            )
+        return self
+
+    @property
+    def binds_requests(self) -> bool:
+        """Whether the threshold is a limit of single requests, as goodput counts them: no mean, and not ITL."""
+        return self.metric != "itl" and (self.attainment is not None or self.percentile is not None)
 
     @property
     def name(self) -> str:
-        """``ttft_p99``: the key of this figure in every table."""
+        """``ttft_p99``, ``ttft_mean`` or ``ttft_attain99``: the key of this figure in every table."""
+        if self.attainment is not None:
+            return f"{self.metric}_attain{100 * self.attainment:.12g}"
         if self.percentile is None:
             return f"{self.metric}_mean"
         return f"{self.metric}_p{repr(self.percentile).removesuffix('.0')}"
 
 
 def parse_objective(text: str) -> Objective:
-    """Reads ``ttft_p99=2s`` or ``itl_p95<=50ms`` or ``e2e_mean=8s``.
+    """Reads ``ttft_p99=2s``, ``itl_p95<=50ms``, ``e2e_mean=8s`` or ``ttft<=2s@99%`` (99 % of requests within 2 s).
 
     Raises:
         SpecError: naming what is wrong and showing a form that works.
     """
-    cure = "write METRIC_STATISTIC=VALUE with a unit, e.g. ttft_p99=2s, itl_p95=50ms, e2e_mean=8s"
+    cure = "write METRIC_STATISTIC=VALUE with a unit, e.g. ttft_p99=2s, itl_p95=50ms, e2e_mean=8s, or ttft<=2s@99%"
     match = _OBJECTIVE.match(text.strip().lower())
     if match is None:
         raise SpecError("slo.syntax", f"cannot read the objective {text!r}", [FieldError(cure, field="slo", cure=cure)])
-    metric, statistic, number, unit = match.groups()
+    statistic, share = match[2], match[8]
+    metric, number, unit = (match[1], match[3], match[4]) if share is None else (match[5], match[6], match[7])
     if unit not in _UNITS_S:
         raise SpecError("slo.unit", f"unknown unit {unit!r} in {text!r}", [FieldError(cure, field="slo", cure=cure)])
     try:
         return Objective.model_validate(
             {
                 "metric": metric,
-                "percentile": None if statistic == "mean" else float(statistic[1:]),
+                "percentile": None if share is not None or statistic == "mean" else float(statistic[1:]),
                 "threshold_s": float(number) * _UNITS_S[unit],
+                "attainment": None if share is None else round(float(share) / 100, 12),
             }
         )
     except ValueError as error:
-        raise SpecError("slo.value", f"impossible objective {text!r}: {error}", [FieldError(cure, "slo")]) from error
+        what = (
+            "; ".join(one["msg"].removeprefix("Value error, ") for one in error.errors())
+            if isinstance(error, ValidationError)
+            else str(error)
+        )
+        raise SpecError("slo.value", f"impossible objective {text!r}: {what}", [FieldError(cure, "slo")]) from error
 
 
 class Transform(Spec):
@@ -104,12 +134,18 @@ class Transform(Spec):
     """Load factor: above 1 by superposing time-shifted copies of requests, below 1 by thinning; both seeded."""
     max_excluded_share: float = Field(default=0.1, ge=0, le=1)
     """Share of the window's requests that may be left out because a length is missing or they wait for another one."""
+    warmup_s: float = Field(default=0.0, ge=0)
+    """Requests sent in this first part of the window are replayed and not scored."""
+    cooldown_s: float = Field(default=0.0, ge=0)
+    """Requests sent in this last part of the window are replayed and not scored."""
 
     @model_validator(mode="after")
     def _window_in_order(self) -> Transform:
         start, end = self.window_start_s or 0.0, self.window_end_s
         if end is not None and end <= start:
             raise ValueError("window_end_s must be after window_start_s")
+        if end is not None and self.warmup_s + self.cooldown_s >= end - start:
+            raise ValueError("warmup_s and cooldown_s leave nothing of the window to score: shorten them")
         return self
 
 
@@ -158,7 +194,16 @@ class ReplaySpec(Spec):
 
     deployment: DeploymentSpec
     transform: Transform = Transform()
+    objectives: tuple[Objective, ...] = Field(default=(), max_length=20)
+    """Judged and counted as goodput; they change nothing in the replay."""
+    timeline_bin_s: float | None = Field(default=None, gt=0)
+    """Resolution of the timeline; ``None``: one that suits the span. Widened where it gives more than 600 bins."""
     seed: int = Field(default=0, ge=0, lt=2**31)
+
+    @field_validator("objectives")
+    @classmethod
+    def _distinct(cls, objectives: tuple[Objective, ...]) -> tuple[Objective, ...]:
+        return _distinct_objectives(objectives)
 
 
 class PlanSpec(Spec):
@@ -190,7 +235,11 @@ class PlanSpec(Spec):
     @field_validator("objectives")
     @classmethod
     def _distinct(cls, objectives: tuple[Objective, ...]) -> tuple[Objective, ...]:
-        names = [o.name for o in objectives]
-        if len(set(names)) != len(names):
-            raise ValueError(f"the same objective is given twice: {sorted(names)}")
-        return objectives
+        return _distinct_objectives(objectives)
+
+
+def _distinct_objectives(objectives: tuple[Objective, ...]) -> tuple[Objective, ...]:
+    names = [o.name for o in objectives]
+    if len(set(names)) != len(names):
+        raise ValueError(f"the same objective is given twice: {sorted(names)}")
+    return objectives

@@ -42,6 +42,17 @@ class PrefixBlocks:
 
 
 @dataclass(frozen=True)
+class Labels:
+    """A text column as codes: request ``i`` has ``names[code[i]]``. Names ascend; ``NO_LABEL`` stands for none."""
+
+    code: npt.NDArray[np.int32]
+    names: tuple[str, ...]
+
+
+NO_LABEL = "(none)"
+
+
+@dataclass(frozen=True)
 class Workload:
     """Requests in arrival order; ties keep trace order.
 
@@ -68,7 +79,18 @@ class Workload:
     """A number for each session, -1 for a request without one; ``None`` where the trace has no sessions."""
     seed: int = 0
     """Of all that a replay draws for this workload: the errors of predicted output lengths, a router's choices."""
+    tenant: Labels | None = None
+    """Whose each request is, where the trace says so."""
+    priority_class: Labels | None = None
+    """The priority that the trace gave each request, as text; it orders nothing here."""
+    scored: tuple[int, int] | None = None
+    """First and end of the requests whose latencies count (warm-up and cool-down trimmed); ``None``: all of them."""
 
     @property
     def n(self) -> int:
         return len(self.arrival_ps)
+
+    @property
+    def scored_part(self) -> slice:
+        """The requests whose latencies count."""
+        return slice(0, self.n) if self.scored is None else slice(*self.scored)

@@ -135,6 +135,7 @@ ENGINE = {
     "weight_dtype": "bf16",
     "kv_dtype": "bf16",
 }
+GOODPUT = {"objectives": ["ttft_p99"], "good": 18765, "scored": 19000, "share": 0.98763, "requests_per_s": 5.21}
 STEP_TIME = {
     "calibration_id": "analytic-H100-SXM-1",
     "provenance": "analytic",
@@ -251,6 +252,39 @@ def empty_plan_document() -> dict[str, Any]:
     return document | {"recommendations": [], "verdict": verdict}
 
 
+def timeline(bins: int = 12, *, cache: bool = False) -> dict[str, Any]:
+    """A wave of load over ``bins`` minutes; no request arrives in the last one."""
+    wave = [1 + math.sin(i / 3) for i in range(bins)]
+    counts = [round(100 * level) for level in wave[:-1]] + [0]
+    ttft = [0.1 * level for level in wave[:-1]] + [None]
+    columns: dict[str, Any] = dict.fromkeys(("arrived", "admitted", "finished"), counts)
+    for name in ("running", "waiting", "prompt_tokens_per_s", "output_tokens_per_s", "finished_per_s", "preemptions"):
+        columns[name] = [37.5 * level for level in wave]
+    return columns | {
+        "bin_s": 60.0,
+        "start_s": [60.0 * i for i in range(bins)],
+        "batch_utilisation": [0.4 * level for level in wave],
+        "ttft_p50_s": ttft,
+        "ttft_p99_s": [None if value is None else 3 * value for value in ttft],
+        "prefix_hit_rate": [0.25] * (bins - 1) + [None] if cache else None,
+        "kv_usage": None if cache else [0.3 * level for level in wave],
+        "notes": ["Derived from each request's own times."],
+    }
+
+
+def splits() -> list[dict[str, Any]]:
+    """Two tenants, one of which tries to be HTML and a formula, and the others in one row."""
+    names = (("=chat<b>", 1, 9000), ("code", 1, 8000), ("(7 others)", 7, 3000))
+    rows = []
+    for name, members, requests in names:
+        row: dict[str, Any] = {"name": name, "members": members, "requests": requests, "finished": requests - 1}
+        row |= {"prompt_tokens": requests * 1000, "output_tokens": requests * 200, "preemptions": 4}
+        for metric in ("ttft", "tpot", "e2e", "queue"):
+            row |= {f"{metric}_p50_s": 0.011, f"{metric}_p99_s": 0.022}
+        rows.append(row | {"good_share": 0.98765, "goodput_rps": 2.25})
+    return [{"by": "tenant", "rows": rows}]
+
+
 def replay_document(name: str = "", load: float = 0.8) -> dict[str, Any]:
     status = "saturated" if load > 1 else "served"
     reason = "No cost per token: the deployment cannot keep up" if load > 1 else None
@@ -261,7 +295,10 @@ def replay_document(name: str = "", load: float = 0.8) -> dict[str, Any]:
         "tp": 1,
         "replicas": 4,
         "gpus": 4,
-        "operating": operating(load=load) | {"objectives": []},
+        "operating": operating(load=load) | {"objectives": outcomes(0.2, 0.06), "scored": 19000, "goodput": GOODPUT},
+        "objectives": ["ttft_p99 <= 2 s", "itl_p99 <= 100 ms"],
+        "timeline": timeline(),
+        "splits": splits(),
         "cost": cost(2.5, 4) | {"per_token_reason": reason},
         "memory": memory(),
         "engine": ENGINE,

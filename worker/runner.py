@@ -119,16 +119,28 @@ def replay(
 
 
 def write_requests(table: RequestTable, out: Path) -> None:
-    """The per-request table as Parquet: times in int64 picoseconds from the window's start, -1 where never."""
+    """The per-request table as Parquet: times in int64 picoseconds from the window's start, -1 where never; ``tenant``
+    and ``priority`` as the trace names them, null where it does not."""
+    import numpy as np
     import polars as pl
 
     from replay.results import STATUSES
+    from replay.workload import NO_LABEL
 
-    columns = {name: values for name, values in vars(table).items() if name != "status"}
+    texts = ("tenant", "priority")
+    columns = {name: values for name, values in vars(table).items() if name not in ("status", *texts)}
     status = pl.Series("status", table.status).replace_strict(
         list(range(len(STATUSES))), list(STATUSES), return_dtype=pl.String
     )
-    pl.DataFrame(columns).with_columns(status).write_parquet(out, compression="zstd", row_group_size=262_144)
+    frame = pl.DataFrame(columns).with_columns(status)
+    for name in texts:
+        labels = getattr(table, name)
+        if labels is None:
+            frame = frame.with_columns(pl.lit(None, dtype=pl.String).alias(name))
+            continue
+        names = pl.Series(name, [None if text == NO_LABEL else text for text in labels.names], dtype=pl.String)
+        frame = frame.with_columns(names.gather(labels.code.astype(np.uint32)))
+    frame.write_parquet(out, compression="zstd", row_group_size=262_144)
 
 
 def load(canonical: Path, spec: PlanSpec | ReplaySpec) -> Workload:

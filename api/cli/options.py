@@ -77,12 +77,25 @@ router_options = options(
     ),
 )
 
+slo_option = click.option(
+    "--slo",
+    multiple=True,
+    metavar="OBJECTIVE",
+    help="e.g. ttft_p99=2s, itl_p95=50ms, e2e_mean=8s, or ttft<=2s@99% (of requests). Repeatable.",
+)
+
 transform_options = options(
     click.option(
         "--growth", type=float, default=1.0, show_default=True, help="Load factor, e.g. 1.5 for next year's load."
     ),
     click.option(
         "--window", metavar="START:END", help="Only this part of the trace, in seconds from its first request."
+    ),
+    click.option(
+        "--warmup", type=float, default=0.0, show_default=True, metavar="SECONDS", help="Sent this early: not scored."
+    ),
+    click.option(
+        "--cooldown", type=float, default=0.0, show_default=True, metavar="SECONDS", help="Sent this late: not scored."
     ),
     click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything that draws."),
 )
@@ -179,8 +192,9 @@ def objectives_of(slo: Sequence[str]) -> tuple[tuple[Objective, ...], str | None
     return tuple(parse_objective(text) for text in chosen), note
 
 
-def transform_of(growth: float, window: str | None) -> Transform:
-    """The transform of ``--growth`` and ``--window START:END`` (either end may be left out)."""
+def transform_of(growth: float, window: str | None, warmup_s: float, cooldown_s: float) -> Transform:
+    """The transform of ``--growth``, ``--window START:END`` (either end may be left out), ``--warmup`` and
+    ``--cooldown``."""
     from replay.specs import Transform
 
     start: float | None = None
@@ -193,7 +207,15 @@ def transform_of(growth: float, window: str | None) -> Transform:
             colon = ""
         if not colon:
             raise click.UsageError(f"--window takes START:END in seconds, e.g. --window 0:3600; got {window!r}")
-    return Transform.model_validate({"growth": growth, "window_start_s": start, "window_end_s": end})
+    return Transform.model_validate(
+        {
+            "growth": growth,
+            "window_start_s": start,
+            "window_end_s": end,
+            "warmup_s": warmup_s,
+            "cooldown_s": cooldown_s,
+        }
+    )
 
 
 def engine_of(engine: str, sets: Sequence[str]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import click
 
 from api.cli.lookup import with_gpus, with_model
 from api.cli.options import (
+    comma_list,
     engine_of,
     engine_options,
     format_options,
@@ -17,12 +18,13 @@ from api.cli.options import (
     model_option,
     options,
     router_options,
+    slo_option,
     trace_argument,
     transform_of,
     transform_options,
 )
 from api.cli.output import json_option, print_json
-from api.cli.run import check_report_path, replay_locally, write_report, write_requests
+from api.cli.run import check_report_path, replay_locally, write_report, write_requests, write_timeline
 
 
 @click.command("replay", short_help="Replay a trace on one deployment and print every metric.")
@@ -36,6 +38,7 @@ from api.cli.run import check_report_path, replay_locally, write_report, write_r
     click.option(
         "--replicas", type=click.IntRange(1, 4096), default=1, show_default=True, help="Replicas behind the router."
     ),
+    slo_option,
     transform_options,
     engine_options,
     router_options,
@@ -43,6 +46,12 @@ from api.cli.run import check_report_path, replay_locally, write_report, write_r
     click.option("--threads", type=click.IntRange(1, 256), help="Threads that share the replicas; default: all cores."),
     click.option(
         "--requests-out", type=click.Path(path_type=Path), help="Write the per-request table to this Parquet file."
+    ),
+    click.option(
+        "--timeline-out", type=click.Path(path_type=Path), help="Write the replay over time to this CSV file."
+    ),
+    click.option(
+        "--timeline-bin", type=float, metavar="SECONDS", help="Resolution of the timeline; default: one that suits."
     ),
     click.option("--report", type=click.Path(path_type=Path), help="Write the report here: .html, .json or .csv."),
     json_option,
@@ -54,7 +63,10 @@ def command(
     tp: int,
     replicas: int,
     growth: float,
+    slo: tuple[str, ...],
     window: str | None,
+    warmup: float,
+    cooldown: float,
     seed: int,
     engine: str,
     sets: tuple[str, ...],
@@ -65,6 +77,8 @@ def command(
     router_snapshot_s: float | None,
     threads: int | None,
     requests_out: Path | None,
+    timeline_out: Path | None,
+    timeline_bin: float | None,
     report: Path | None,
     as_json: bool,
     **how: Any,
@@ -75,12 +89,13 @@ def command(
     then says saturated, with the rate that could be sustained.
     """
     from replay.hardware.catalogue import shipped_catalogue
-    from replay.specs import ReplaySpec
+    from replay.specs import ReplaySpec, parse_objective
 
     started = time.perf_counter()
     check_report_path(report)
-    if requests_out is not None and not requests_out.parent.is_dir():
-        raise click.UsageError(f"--requests-out {requests_out}: the folder {requests_out.parent} does not exist")
+    for option, path in (("--requests-out", requests_out), ("--timeline-out", timeline_out)):
+        if path is not None and not path.parent.is_dir():
+            raise click.UsageError(f"{option} {path}: the folder {path.parent} does not exist")
     catalogue, model_key = with_model(shipped_catalogue(), model)
     catalogue, (gpu_key, *_) = with_gpus(catalogue, (gpu,))
     spec = ReplaySpec.model_validate(
@@ -97,13 +112,17 @@ def command(
                 "kv_dtype": kv_dtype,
                 "max_model_len": max_model_len,
             },
-            "transform": transform_of(growth, window),
+            "transform": transform_of(growth, window, warmup, cooldown),
+            "objectives": tuple(parse_objective(text) for text in comma_list(slo)),
+            "timeline_bin_s": timeline_bin,
             "seed": seed,
         }
     )
     document, result = replay_locally(trace, spec, catalogue, ingest_options_of(**how), threads)
     if requests_out is not None:
         write_requests(result, requests_out)
+    if timeline_out is not None:
+        write_timeline(document, timeline_out)
     write_report(document, report)
     wall_s = time.perf_counter() - started
     if as_json:
@@ -121,6 +140,7 @@ def answer(document: dict[str, Any], kernel_s: float, wall_s: float) -> dict[str
         key: document[key] for key in ("schema", "verdict", "model", "gpu", "tp", "replicas", "gpus")
     }
     timing = {"kernel_s": round(kernel_s, 6), "wall_s": round(wall_s, 6)}
-    tail = {key: document[key] for key in ("cost", "memory", "engine", "step_time", "provenance", "warnings")}
+    parts = ("splits", "timeline", "cost", "memory", "engine", "step_time", "provenance", "warnings")
+    tail = {key: document[key] for key in parts}
     operating: dict[str, Any] = document["operating"]
     return head | operating | timing | {"trace": workload} | tail

@@ -22,6 +22,7 @@ from api.cli.options import (
     own_prices_of,
     price_options,
     router_options,
+    slo_option,
     trace_argument,
     transform_of,
     transform_options,
@@ -43,9 +44,7 @@ if TYPE_CHECKING:
     click.option(
         "--tp", "tps", multiple=True, metavar="N[,N...]", help="Tensor-parallel sizes to try; default 1,2,4,8."
     ),
-    click.option(
-        "--slo", multiple=True, metavar="OBJECTIVE", help="e.g. ttft_p99=2s, itl_p95=50ms, e2e_mean=8s. Repeatable."
-    ),
+    slo_option,
     transform_options,
     engine_options,
     router_options,
@@ -66,6 +65,8 @@ def command(
     slo: tuple[str, ...],
     growth: float,
     window: str | None,
+    warmup: float,
+    cooldown: float,
     seed: int,
     engine: str,
     sets: tuple[str, ...],
@@ -105,7 +106,7 @@ def command(
         "model": model_key,
         "gpus": gpu_keys,
         "objectives": objectives,
-        "transform": transform_of(growth, window),
+        "transform": transform_of(growth, window, warmup, cooldown),
         "engine": engine_of(engine, sets),
         "router": router,
         "router_snapshot_s": router_snapshot_s,
@@ -184,6 +185,14 @@ def warm_up() -> float:
     from worker.runner import warm_up as compile_kernels
 
     return compile_kernels()
+
+
+def write_timeline(document: dict[str, Any], path: Path) -> None:
+    """The timeline of a replay's report as CSV."""
+    from api.reports import render_timeline_csv
+
+    path.write_text(render_timeline_csv(document), encoding="utf-8", newline="")
+    click.echo(f"timeline written to {path}", err=True)
 
 
 def check_report_path(path: Path | None) -> None:

@@ -20,6 +20,8 @@ def plan_text(document: Document) -> str:
     ]
     if document["recommendations"]:
         parts += ["", _recommendation_table(document)]
+    if document["recommendations"] and document["recommendations"][0].get("goodput") is not None:
+        parts += ["", f"First row: {goodput_sentence(document['recommendations'][0]['goodput'])}"]
     if document["infeasible"]:
         rows = [(one["gpu"], str(one["tp"]), one["reason"]) for one in document["infeasible"]]
         parts += ["", "No answer:", table(("GPU", "TP", "reason"), rows, left=(0, 2), wrap=100)]
@@ -52,7 +54,14 @@ def replay_text(document: Document, kernel_s: float, wall_s: float) -> str:
     parts = [document["verdict"]["sentence"], "", _workload_line(document), counts, facts]
     if run["saturated"]:
         parts.append("SATURATED: these latencies grow with the length of the trace and are no operating point.")
-    parts += ["", table(("latency", *names, "samples"), rows), "", price_sentence(document["cost"])]
+    parts += ["", table(("latency", *names, "samples"), rows)]
+    if run["objectives"]:
+        parts += ["", _objective_table(run["objectives"])]
+    if run.get("goodput") is not None:
+        parts += ["", goodput_sentence(run["goodput"])]
+    for split in document.get("splits", ()):
+        parts += ["", _split_table(split)]
+    parts += ["", price_sentence(document["cost"])]
     parts += _trust_lines(document, [document["step_time"]])
     parts.append(f"Simulated in {kernel_s:.3g} s of compiled code, {wall_s:.3g} s in all.")
     return "\n".join(parts + _warnings(document))
@@ -71,6 +80,45 @@ def price_sentence(cost: Document) -> str:
     gpu = f"{cost['gpu']} at TP {cost['tp']}: " if "gpu" in cost else ""
     no_tokens = f" {cost['per_token_reason']}." if cost["per_token_reason"] else ""
     return f"Price: {gpu}{price['usd_per_gpu_hour']:.4g} USD per GPU-hour ({where}){whole}.{no_tokens}"
+
+
+def goodput_sentence(goodput: Document) -> str:
+    """Requests within all limits that bind single requests, as a share and per second."""
+    rate = "" if goodput["requests_per_s"] is None else f", {goodput['requests_per_s']:.4g} requests/s"
+    limits = " and ".join(goodput["objectives"])
+    return f"Goodput ({limits}): {goodput['good']:,} of {goodput['scored']:,} requests{rate}."
+
+
+def _objective_table(objectives: list[Document]) -> str:
+    rows = [
+        (
+            one["name"].replace("_", " "),
+            seconds(one["threshold_s"]),
+            seconds(one["value_s"]),
+            "yes" if one["met"] else "no",
+            "-" if one.get("attained") is None else f"{one['attained']:.2%}",
+        )
+        for one in objectives
+    ]
+    return table(("objective", "limit", "value", "met", "requests within"), rows)
+
+
+def _split_table(split: Document) -> str:
+    rows = [
+        (
+            one["name"],
+            f"{one['requests']:,}",
+            f"{one['output_tokens']:,}",
+            seconds(one["ttft_p50_s"]),
+            seconds(one["ttft_p99_s"]),
+            seconds(one["tpot_p99_s"]),
+            seconds(one["e2e_p99_s"]),
+            "-" if one["good_share"] is None else f"{one['good_share']:.1%}",
+        )
+        for one in split["rows"]
+    ]
+    head = (split["by"], "requests", "output tokens", "ttft p50", "ttft p99", "tpot p99", "e2e p99", "good")
+    return table(head, rows)
 
 
 def _recommendation_table(document: Document) -> str:

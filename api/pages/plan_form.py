@@ -11,7 +11,8 @@ from replay.errors import SpecError
 from replay.specs import PlanSpec
 
 METRICS = (("ttft", "TTFT"), ("itl", "ITL"), ("tpot", "TPOT"), ("e2e", "E2E"), ("queue", "queue time"))
-STATISTICS = ("mean", "p50", "p90", "p95", "p99", "p99.9")
+STATISTICS = ("mean", "p50", "p90", "p95", "p99", "p99.9", "attain90", "attain95", "attain99", "attain99.9")
+"""``attain99``: of 99 % of requests, each within the limit."""
 ROWS = range(20)
 """As many objectives as a plan may have."""
 _DEFAULT_ROWS = (("ttft", "p99", "2", "s"), ("itl", "p99", "100", "ms"))
@@ -27,6 +28,8 @@ FIELDS = {
     "growth": "growth",
     "window_start_s": "window_start_s",
     "window_end_s": "window_end_s",
+    "warmup_s": "warmup_s",
+    "cooldown_s": "cooldown_s",
     "transform": "growth",
     "preset": "engine",
     "overrides": "knobs",
@@ -92,6 +95,8 @@ def from_spec(spec: PlanSpec) -> Form:
         ("window_start_s", change.window_start_s),
         ("window_end_s", change.window_end_s),
         ("router_snapshot_s", spec.router_snapshot_s),
+        ("warmup_s", change.warmup_s or None),
+        ("cooldown_s", change.cooldown_s or None),
         ("max_model_len", spec.max_model_len),
         ("max_gpus", spec.max_gpus),
         ("max_usd_per_hour", spec.max_usd_per_hour),
@@ -130,7 +135,8 @@ def to_spec(form: Form, faults: Faults) -> PlanSpec | None:
     }
     growth = number(form, "growth", faults)
     window = {name: number(form, name, faults) for name in ("window_start_s", "window_end_s")}
-    body["transform"] = {"growth": 1.0 if growth is None else growth, **window}
+    trim = {name: number(form, name, faults) or 0.0 for name in ("warmup_s", "cooldown_s")}
+    body["transform"] = {"growth": 1.0 if growth is None else growth, **window, **trim}
     body |= {name: form.optional(name) for name in _TEXTS}
     body |= {name: number(form, name, faults, whole=whole) for name, whole in _NUMBERS}
     body["seed"] = number(form, "seed", faults, whole=True) or 0
@@ -158,11 +164,23 @@ def _objectives(form: Form, faults: Faults) -> list[dict[str, Any]]:
             continue
         statistic = form.text(f"statistic_{i}", "p99")
         scale = 0.001 if form.text(f"unit_{i}") == "ms" else 1.0
-        percentile = None if statistic == "mean" else statistic.removeprefix("p")
-        rows.append({"metric": form.text(f"metric_{i}"), "percentile": percentile, "threshold_s": limit * scale})
+        row: dict[str, Any] = {"metric": form.text(f"metric_{i}"), "threshold_s": limit * scale}
+        if statistic.startswith("attain"):
+            row |= {"percentile": None, "attainment": _share(statistic.removeprefix("attain"), f"limit_{i}", faults)}
+        else:
+            row["percentile"] = None if statistic == "mean" else statistic.removeprefix("p")
+        rows.append(row)
     if not rows and not any(faults.of(f"limit_{i}") for i in ROWS):
         faults.add("slo", "give at least one limit: without an objective no number of GPUs is right")
     return rows
+
+
+def _share(percent: str, field: str, faults: Faults) -> float | None:
+    try:
+        return round(float(percent) / 100, 12)
+    except ValueError:
+        faults.add(field, f"{percent!r} is no percentage of requests")
+        return None
 
 
 def _pairs(form: Form, name: str, faults: Faults) -> dict[str, Any]:

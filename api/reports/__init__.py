@@ -31,4 +31,21 @@ def render_csv(document: dict[str, Any]) -> str:
     return to_csv(summary_table(document))
 
 
-__all__ = ["render_csv", "render_html"]
+def render_timeline_csv(document: dict[str, Any]) -> str:
+    """The timeline of a replay's report as CSV, a row a bin. Full precision.
+
+    Raises:
+        pydantic.ValidationError: where ``document`` is no ``capreplay.report/1`` document.
+        ValueError: where it has no timeline.
+    """
+    from api.reports.over_time import timeline_table
+    from api.reports.tables import to_csv
+    from replay.planning.document import ReplayReport, parse_report
+
+    report = parse_report(document)
+    if not isinstance(report, ReplayReport) or report.timeline is None:
+        raise ValueError("the report has no timeline")
+    return to_csv(timeline_table(report.timeline))
+
+
+__all__ = ["render_csv", "render_html", "render_timeline_csv"]

@@ -15,6 +15,7 @@ from replay.planning.document import (
     Metrics,
     ObjectiveOutcome,
     Recommendation,
+    Timeline,
     WorkloadSeries,
 )
 
@@ -77,6 +78,25 @@ def workload(series: WorkloadSeries) -> Figure:
     }
     more = {"yaxis2": {**right, "showgrid": False, "automargin": True}, "margin": {"r": 60}}
     return {"data": data, "layout": layout(f"time from the start ({name})", "requests per second", **more)}
+
+
+def over_time(timeline: Timeline, series: Sequence[tuple[str, Sequence[float | None]]], y: str) -> Figure:
+    """One line for each named series of a timeline."""
+    size, name = time_unit(timeline.bin_s * len(timeline.start_s))
+    x = [start / size for start in timeline.start_s]
+    dashes = ("solid", "dash", "dot")
+    data = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": label,
+            "x": x,
+            "y": list(values),
+            "line": {"color": COLOURS[i], "dash": dashes[i % 3], "shape": "hv", "width": 1.5},
+        }
+        for i, (label, values) in enumerate(series)
+    ]
+    return {"data": data, "layout": layout(f"time from the start ({name})", y)}
 
 
 def alternatives(recommendations: Sequence[Recommendation]) -> Figure | None:

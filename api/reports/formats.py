@@ -48,6 +48,11 @@ def percent(value: float | None) -> str:
     return NONE if value is None else f"{value * 100:.3g} %"
 
 
+def share(value: float | None) -> str:
+    """A share that may be close to all: ``0.99934`` -> ``99.934 %``."""
+    return NONE if value is None else f"{value * 100:.5g} %"
+
+
 def gib(value: float | None) -> str:
     """``12.345`` -> ``12.35``."""
     return NONE if value is None else f"{value:,.2f}"

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from api.reports import sections
+from api.reports import over_time, sections
 from api.reports.environment import STATIC_FOLDER, environment
 from api.reports.tables import Table
 from replay.planning.document import Operating, PlanReport, ReplayReport, parse_report
@@ -66,6 +66,9 @@ def context(document: dict[str, Any]) -> dict[str, Any]:
         "lengths": sections.lengths(report.workload),
         "load": sections.workload(report.workload),
         "curves": _curves(report) if isinstance(report, PlanReport) else [],
+        "over_time": over_time.charts(report.timeline) if isinstance(report, ReplayReport) and report.timeline else [],
+        "over_time_notes": report.timeline.notes if isinstance(report, ReplayReport) and report.timeline else (),
+        "splits": [over_time.split_table(one) for one in report.splits] if isinstance(report, ReplayReport) else [],
         "memory": sections.memory(sections.stacks(report)),
         "memory_notes": unique(note for _, stack in sections.stacks(report) for note in stack.notes),
         "costs": sections.costs(sections.priced(report)),

@@ -103,8 +103,12 @@ def objectives(outcomes: Sequence[ObjectiveOutcome]) -> Table:
         Column("value", "value_s", "seconds"),
         Column("met", "met", "yes_no"),
         Column("margin", "margin", "percent"),
+        Column("requests within the limit", "attained", "share"),
     )
-    rows = tuple((one.name.replace("_", " "), one.threshold_s, one.value_s, one.met, one.margin) for one in outcomes)
+    rows = tuple(
+        (one.name.replace("_", " "), one.threshold_s, one.value_s, one.met, one.margin, one.attained)
+        for one in outcomes
+    )
     return Table("Objectives: limit and simulated value", columns, rows)
 
 
@@ -133,6 +137,7 @@ def operating(run: Operating) -> Table:
         ("requests finished", run.finished),
         *((f"requests rejected: {reason.replace('_', ' ')}", n) for reason, n in run.rejected.items()),
         ("offered load, requests/s", run.offered_rps),
+        *_scored(run),
         ("sustainable load, requests/s", run.sustainable_rps),
         ("load factor (1 = capacity)", run.load_factor),
         ("headroom to capacity", None if run.headroom is None else f"{run.headroom * 100:.3g} %"),
@@ -151,6 +156,19 @@ def operating(run: Operating) -> Table:
         ("first arrival to last token, s", run.duration_s),
     ]
     return Table("Load, counts and use", (Column("figure", "figure", "text"), Column("value", "value")), tuple(rows))
+
+
+def _scored(run: Operating) -> list[tuple[Cell, Cell]]:
+    """What was trimmed, and goodput, where there is either."""
+    rows: list[tuple[Cell, Cell]] = []
+    if run.scored is not None:
+        rows.append(("requests scored (warm-up and cool-down trimmed)", run.scored))
+    if run.goodput is not None:
+        limits = " and ".join(name.replace("_", " ") for name in run.goodput.objectives)
+        share = "" if run.goodput.share is None else f" ({run.goodput.share:.2%})"
+        rows.append((f"requests within every limit: {limits}", f"{run.goodput.good:,}{share}"))
+        rows.append(("goodput: those per second", run.goodput.requests_per_s))
+    return rows
 
 
 def workload(load: WorkloadInfo) -> Chart:

@@ -82,9 +82,14 @@ def _operating(run: Operating) -> Row:
             f"{metric.removesuffix('_s')}_{name}" + ("" if name == "n" else "_s"): getattr(stats, name)
             for name in _STATS
         }
+    if run.scored is not None:
+        row["scored"] = run.scored
+    if run.goodput is not None:
+        row |= {"goodput_rps": run.goodput.requests_per_s, "good_share": run.goodput.share, "good": run.goodput.good}
     for outcome in run.objectives:
         row |= {
             f"objective_{outcome.name}_threshold_s": outcome.threshold_s,
             f"objective_{outcome.name}_met": outcome.met,
+            f"objective_{outcome.name}_attained": outcome.attained,
         }
     return row

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from api.reports import formats
 
 Cell = str | int | float | bool | None
-Kind = Literal["text", "name", "number", "seconds", "duration", "usd", "percent", "gib", "yes_no"]
+Kind = Literal["text", "name", "number", "seconds", "duration", "usd", "percent", "share", "gib", "yes_no"]
 
 _FORMATS = {
     "number": formats.number,
@@ -19,6 +19,7 @@ _FORMATS = {
     "duration": formats.duration,
     "usd": formats.usd,
     "percent": formats.percent,
+    "share": formats.share,
     "gib": formats.gib,
 }
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")

@@ -12,6 +12,7 @@ from replay.kernels.loglinear import bin_of
 from replay.kernels.memory import prepare_free_list, publish, release
 from replay.kernels.routers import keep_snapshot, route
 from replay.kernels.schedule import save_progress, schedule
+from replay.kernels.scoring import is_scored, is_trimmed
 from replay.kernels.state import (
     FAR,
     FINISHED,
@@ -109,6 +110,7 @@ def finish_batch(config: Config, requests: Requests, state: State, reg: Int64, r
     batch = replica * config.batches_in_flight + reg[FLIGHT_FIRST]
     start = batch * config.max_num_seqs
     gap_ps, gap_tokens = -1, 0
+    trimmed = is_trimmed(reg)
     left_running = False
     for i in range(flight.emitting[batch]):
         slot = flight.slot[start + i]
@@ -118,6 +120,8 @@ def finish_batch(config: Config, requests: Requests, state: State, reg: Int64, r
         slots.last_ps[slot] = end
         if last == NEVER:
             state.outcome.first_ps[slots.request[slot]] = end
+        elif trimmed and not is_scored(reg, slots.request[slot]):
+            pass
         elif end - last == gap_ps:
             gap_tokens += 1
         else:

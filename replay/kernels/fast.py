@@ -30,6 +30,7 @@ from replay.kernels.jit import inlined, kernel
 from replay.kernels.loglinear import bin_of
 from replay.kernels.memory import blocks_for
 from replay.kernels.schedule import meter_step
+from replay.kernels.scoring import is_scored
 from replay.kernels.state import (
     FAR,
     FINISHED,
@@ -47,6 +48,7 @@ from replay.kernels.state import (
     REGS,
     RUNNING,
     TAIL,
+    SCORED_END,
     Config,
     Int32,
     Int64,
@@ -77,6 +79,7 @@ from replay.kernels.steptime import attention_of_chunk, step_ps
     BATCH_ONES,  # chunks of one token: they cost like decodes
     BATCH_CONTEXT,  # context tokens of those
     BATCH_CHUNKS_PS,  # attention of longer chunks
+    SCORED_DECODES,  # of DECODES, those whose gaps are counted
     FAST_REGS,
 ) = range(REGS, REGS + 18)
 
@@ -161,6 +164,7 @@ def new_fast_registers(config: Config) -> Int64:
     regs[:, FREE_BLOCKS] = config.num_blocks
     regs[:, HEAD] = regs[:, TAIL] = regs[:, PARTIAL] = regs[:, ORDER_TAIL] = NEVER
     regs[:, FREE_TOP] = config.max_num_seqs
+    regs[:, SCORED_END] = FAR
     return regs
 
 
@@ -220,6 +224,7 @@ def leave_running(fast: Fast, reg: Int64, slot: int) -> None:
 def stop_decoding(fast: Fast, reg: Int64, slot: int) -> None:
     """The slot is in no batch from the next one on."""
     reg[DECODES] -= 1
+    reg[SCORED_DECODES] -= is_scored(reg, fast.request[slot])
     reg[BASE_SUM] -= fast.base[slot]
     fast.need[fast.residue[slot]] -= 1
 
@@ -379,8 +384,8 @@ def account(
 ) -> None:
     """Books the tokens of the batch just scheduled, which ends at ``end``, and advances the counter."""
     counter = reg[COUNTER]
-    if reg[DECODES] > 0:
-        count_gap(meters, end - reg[PREVIOUS_END], reg[DECODES])
+    if reg[SCORED_DECODES] > 0:
+        count_gap(meters, end - reg[PREVIOUS_END], reg[SCORED_DECODES])
     slot = fast.days[counter & (len(fast.days) - 1)]
     while slot != NEVER:
         stop_decoding(fast, reg, slot)
@@ -393,7 +398,7 @@ def account(
         r = fast.request[slot]
         if outcome.first_ps[r] == NEVER:
             outcome.first_ps[r] = end
-        else:
+        elif is_scored(reg, r):
             count_gap(meters, end - outcome.last_ps[r], 1)
         left = requests.output_tokens[r] - outcome.generated[r]
         enter_day(fast, slot, counter + left - 1)
@@ -411,6 +416,7 @@ def account(
             fast.residue[slot] = residue
             fast.need[residue] += 1
             reg[DECODES] += 1
+            reg[SCORED_DECODES] += is_scored(reg, r)
             reg[BASE_SUM] += base
     reg[COMPLETED] = 0
     reg[PREVIOUS_END] = end

@@ -56,8 +56,10 @@ GAP_BINS = (63 - GAP_BITS) << GAP_BITS
     SWAP_TAIL,
     SWAPPED_BLOCKS,
     SWAP_SPACE_SHORT,  # 1: host memory did not hold a request that had to leave; the run stops there
+    SCORED_FIRST,  # requests SCORED_FIRST <= r < SCORED_END count in the ITL histogram
+    SCORED_END,
     REGS,
-) = range(25)
+) = range(27)
 
 # Columns of ``meters``: time-weighted sums of one replica, in ps times the unit.
 BUSY, USED_BLOCKS, RUNNING_REQUESTS, METERS = range(4)
@@ -221,7 +223,7 @@ class Meters(NamedTuple):
     meters: Float64
     cluster: Int64
     sums: Int64
-    gaps: Int64  # ITL histogram, tokens by log-linear bin of ps
+    gaps: Int64  # ITL histogram of the scored requests, tokens by log-linear bin of ps
 
 
 class State(NamedTuple):
@@ -306,6 +308,7 @@ def new_registers(config: Config) -> Int64:
     regs[:, FREE_BLOCKS] = config.num_blocks
     regs[:, HEAD] = regs[:, TAIL] = NEVER
     regs[:, FREE_SLOTS] = config.max_num_seqs
+    regs[:, SCORED_END] = FAR
     return regs
 
 

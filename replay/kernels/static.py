@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from replay.kernels.jit import kernel
 from replay.kernels.loglinear import bin_of
 from replay.kernels.memory import blocks_for
+from replay.kernels.scoring import is_scored
 from replay.kernels.state import (
     BUSY,
     FAR,
@@ -26,6 +27,8 @@ from replay.kernels.state import (
     PREVIOUS_END,
     RUNNING_REQUESTS,
     SCHEDULED_TOKENS,
+    SCORED_END,
+    SCORED_FIRST,
     STEPS,
     USED_BLOCKS,
     Config,
@@ -188,16 +191,19 @@ def stream_decode(
     prefill_end_ps: int,
 ) -> int:
     """Decodes a batch whose tokens go out as they are made: writes token times and gaps, returns the batch's end."""
+    reg = state.meters.regs[0]
     outcome, cluster, order = state.outcome, state.meters.cluster, state.slots.order
     sort_by_output(config, requests, state, head, rows)
     now = prefill_end_ps
     gap_ps, gap_tokens, done = 0, 0, 0
+    scored = max(0, min(head + rows, reg[SCORED_END]) - max(head, reg[SCORED_FIRST]))
     if options.prefill_emits:
         for r in range(head, head + rows):
             outcome.first_ps[r] = now
     for token in range(1 + options.prefill_emits, output + 1):
         while output_of(config, requests, order[done]) < token:
             outcome.last_ps[order[done]] = now
+            scored -= is_scored(reg, order[done])
             done += 1
         context_tokens += rows
         duration = step_ps(config, times, rows, rows, context_tokens, 0, rows)
@@ -205,12 +211,14 @@ def stream_decode(
         if token == 1:
             for r in range(head, head + rows):
                 outcome.first_ps[r] = now
+        elif scored == 0:
+            pass
         elif duration == gap_ps:
-            gap_tokens += rows - done
+            gap_tokens += scored
         else:
             if gap_tokens > 0:
                 state.meters.gaps[bin_of(gap_ps, GAP_BITS)] += gap_tokens
-            gap_ps, gap_tokens = duration, rows - done
+            gap_ps, gap_tokens = duration, scored
             cluster[GAP_MAX_PS] = max(cluster[GAP_MAX_PS], gap_ps)
     if gap_tokens > 0:
         state.meters.gaps[bin_of(gap_ps, GAP_BITS)] += gap_tokens

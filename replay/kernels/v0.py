@@ -20,6 +20,7 @@ from replay.kernels.loglinear import bin_of
 from replay.kernels.memory import blocks_for
 from replay.kernels.routers import keep_snapshot
 from replay.kernels.schedule import meter_step, save_progress
+from replay.kernels.scoring import is_scored, is_trimmed
 from replay.kernels.state import (
     CHUNKS_PS,
     CONTEXT,
@@ -252,6 +253,7 @@ def finish_step(config: Config, requests: Requests, state: State, reg: Int64, re
     first = replica * config.max_num_seqs
     begin = first + reg[RUNNING] - state.flight.size[replica]
     gap_ps, gap_tokens = -1, 0
+    trimmed = is_trimmed(reg)
     kept = begin
     for slot in range(begin, first + reg[RUNNING]):
         last = slots.last_ps[slot]
@@ -259,6 +261,8 @@ def finish_step(config: Config, requests: Requests, state: State, reg: Int64, re
         slots.left[slot] -= 1
         if last == NEVER:
             outcome.first_ps[slots.request[slot]] = end
+        elif trimmed and not is_scored(reg, slots.request[slot]):
+            pass
         elif end - last == gap_ps:
             gap_tokens += 1
         else:

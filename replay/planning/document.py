@@ -48,7 +48,9 @@ class Metrics(Part):
 
 
 class ObjectiveOutcome(Part):
-    """One row of the SLO table. ``margin`` is ``1 - value / threshold``: 0.2 means 20 % below the limit."""
+    """One row of the SLO table. ``margin`` is ``1 - value / threshold``: 0.2 means 20 % below the limit.
+
+    Where ``attainment`` is asked for, ``value_s`` is the time within which that share of the scored requests is."""
 
     name: str
     metric: Metric
@@ -57,6 +59,22 @@ class ObjectiveOutcome(Part):
     value_s: float | None
     met: bool
     margin: float | None
+    attainment: float | None = None
+    """The share of requests that was asked for."""
+    attained: float | None = None
+    """Share of scored requests at or below the threshold; ``None`` for ITL, which is pooled over tokens."""
+
+
+class Goodput(Part):
+    """Requests that meet every limit, per second: vLLM's goodput. Every objective but those on ITL (pooled over
+    tokens) and on means is a limit of each request here; a missing TPOT (one output token) counts as 0."""
+
+    objectives: tuple[str, ...]
+    good: int = Field(ge=0)
+    scored: int = Field(ge=0)
+    share: float | None
+    requests_per_s: float | None
+    """Over the first arrival to the last token of the scored requests."""
 
 
 class CurvePoint(Part):
@@ -157,6 +175,10 @@ class Operating(Part):
     output_tokens_per_s: float | None
     loop: str
     notes: tuple[str, ...] = ()
+    scored: int | None = None
+    """Requests whose latencies count, where a warm-up or a cool-down is trimmed; ``None``: all of them."""
+    goodput: Goodput | None = None
+    """``None`` where no objective is a limit of single requests."""
 
 
 class PriceUsed(Part):
@@ -291,6 +313,71 @@ class WorkloadSeries(Part):
         return self
 
 
+class Timeline(Part):
+    """A replay over time, in at most 600 bins of ``bin_s`` seconds from the window's start to the last token; equal
+    lengths (docs/metrics.md, "Over time"). ``null``: no sample in the bin."""
+
+    bin_s: float = Field(gt=0)
+    start_s: tuple[float, ...] = Field(max_length=600)
+    arrived: tuple[int, ...]
+    admitted: tuple[int, ...]
+    finished: tuple[int, ...]
+    running: tuple[float, ...]
+    """Requests between admission and last token, mean over the bin, all replicas; preempted ones included."""
+    waiting: tuple[float, ...]
+    """Requests between arrival and admission, mean over the bin, all replicas."""
+    batch_utilisation: tuple[float, ...]
+    """``running`` over ``max_num_seqs`` of all replicas."""
+    prompt_tokens_per_s: tuple[float, ...]
+    output_tokens_per_s: tuple[float, ...]
+    finished_per_s: tuple[float, ...]
+    preemptions: tuple[float, ...]
+    ttft_p50_s: tuple[float | None, ...]
+    ttft_p99_s: tuple[float | None, ...]
+    prefix_hit_rate: tuple[float | None, ...] | None = None
+    """``None`` where no cache acted."""
+    kv_usage: tuple[float, ...] | None = None
+    """Estimated; ``None`` where requests share blocks or reserve them."""
+    notes: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _equal_lengths(self) -> Timeline:
+        columns = [value for value in vars(self).values() if isinstance(value, tuple) and value is not self.notes]
+        if any(len(column) != len(self.start_s) for column in columns):
+            raise ValueError("the columns of the timeline differ in length")
+        return self
+
+
+class SplitRow(Part):
+    """The scored requests of one tenant or priority. Percentiles over finished requests; TPOT from two tokens on."""
+
+    name: str
+    members: int = Field(ge=1)
+    """1, or how many tenants or priorities the row of the others sums up."""
+    requests: int
+    finished: int
+    prompt_tokens: int
+    output_tokens: int
+    preemptions: int
+    ttft_p50_s: float | None
+    ttft_p99_s: float | None
+    tpot_p50_s: float | None
+    tpot_p99_s: float | None
+    e2e_p50_s: float | None
+    e2e_p99_s: float | None
+    queue_p50_s: float | None
+    queue_p99_s: float | None
+    good_share: float | None
+    goodput_rps: float | None
+
+
+class Split(Part):
+    """The metrics by one column of the trace: its 20 largest groups, and the others in one last row."""
+
+    by: Literal["tenant", "priority"]
+    rows: tuple[SplitRow, ...] = Field(max_length=21)
+
+
 class WorkloadSummary(Part):
     """What was replayed, after the transform."""
 
@@ -390,6 +477,12 @@ class ReplayReport(_Report):
     memory: MemoryBreakdown
     engine: EngineInfo
     step_time: StepTimeInfo
+    objectives: tuple[str, ...] = ()
+    """As sentences, where any were given."""
+    timeline: Timeline | None = None
+    """``None`` in documents of earlier versions."""
+    splits: tuple[Split, ...] = Field(default=(), max_length=2)
+    """By tenant and by priority, each where the trace has the column."""
 
 
 Report = Annotated[PlanReport | ReplayReport, Field(discriminator="kind")]

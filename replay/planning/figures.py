@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from replay.goodput import attained, goodput
 from replay.hardware.weights import GIB
 from replay.planning.document import (
     CurvePoint,
     EngineInfo,
+    Goodput,
     LengthStats,
     MemoryBreakdown,
     MemoryPart,
@@ -52,10 +54,10 @@ def optional_figure(value: float | None) -> float | None:
 
 def objective_outcomes(result: ReplayResult, objectives: Sequence[Objective]) -> tuple[ObjectiveOutcome, ...]:
     """The SLO table of a replay. A metric without samples meets nothing."""
-    return tuple(outcome(objective, result.value(objective)) for objective in objectives)
+    return tuple(outcome(one, result.value(one), attained(result, one)) for one in objectives)
 
 
-def outcome(objective: Objective, value_s: float | None) -> ObjectiveOutcome:
+def outcome(objective: Objective, value_s: float | None, share: float | None = None) -> ObjectiveOutcome:
     """One row of the SLO table; ``<=`` meets."""
     return ObjectiveOutcome(
         name=objective.name,
@@ -65,6 +67,8 @@ def outcome(objective: Objective, value_s: float | None) -> ObjectiveOutcome:
         value_s=optional_figure(value_s),
         met=value_s is not None and value_s <= objective.threshold_s,
         margin=None if value_s is None else figure(1.0 - value_s / objective.threshold_s),
+        attainment=objective.attainment,
+        attained=optional_figure(share),
     )
 
 
@@ -127,6 +131,21 @@ def operating(result: ReplayResult, workload: Workload, objectives: Sequence[Obj
         output_tokens_per_s=figure(result.output_tokens / result.duration_s) if result.duration_s > 0 else None,
         loop=result.loop,
         notes=result.notes,
+        scored=None if result.scored is None else result.scored[1] - result.scored[0],
+        goodput=_goodput(result, objectives),
+    )
+
+
+def _goodput(result: ReplayResult, objectives: Sequence[Objective]) -> Goodput | None:
+    found = goodput(result, objectives)
+    if found is None:
+        return None
+    return Goodput(
+        objectives=found.objectives,
+        good=found.good,
+        scored=found.scored,
+        share=figure(found.good / found.scored) if found.scored else None,
+        requests_per_s=optional_figure(found.requests_per_s),
     )
 
 

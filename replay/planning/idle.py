@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from replay.results import ceil_rank
 from replay.specs import Objective
 from replay.workload import Workload
 
@@ -31,10 +32,11 @@ def idle_value_s(objective: Objective, workload: Workload, deployment: Deploymen
     if workload.n == 0 or objective.metric not in ("ttft", "e2e"):
         return 0.0
     record = deployment.step_time
-    prompt, output = workload.prompt_tokens, workload.output_tokens
+    part = workload.scored_part
+    prompt, output = workload.prompt_tokens[part], workload.output_tokens[part]
     cached = np.zeros_like(prompt)
     if workload.prefix is not None and caches_prefixes(workload, deployment):
-        cached = np.minimum(workload.prefix.reusable_tokens, prompt - 1)  # the best that any cache can do
+        cached = np.minimum(workload.prefix.reusable_tokens[part], prompt - 1)  # the best that any cache can do
     new = prompt - cached
     chunk = min(deployment.engine.max_num_batched_tokens, len(record.rest_ps) - 1)
     whole, rest = new // chunk, new % chunk
@@ -45,5 +47,7 @@ def idle_value_s(objective: Objective, workload: Workload, deployment: Deploymen
         decodes = output - 1.0
         samples += decodes * (record.rest_ps[1] + record.decode_request_ps)
         samples += record.decode_linear_ps * (decodes * (prompt + 1.0) + decodes * (decodes - 1.0) / 2.0)
+    if objective.attainment is not None:
+        return float(np.sort(samples)[ceil_rank(objective.attainment, len(samples)) - 1]) / _PS
     value = samples.mean() if objective.percentile is None else np.percentile(samples, objective.percentile)
     return float(value) / _PS

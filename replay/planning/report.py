@@ -24,8 +24,10 @@ from replay.planning.document import (
     dump_report,
 )
 from replay.planning.figures import engine_info, memory_breakdown, operating, step_time_info, summarise_workload
+from replay.planning.over_time import timeline_part
 from replay.planning.rank import rank
 from replay.planning.resolve import ResolvedPlan, ResolvedReplay
+from replay.planning.split_table import split_parts
 from replay.planning.wording import deployment_text, objective_text, quantity, rejected_sentence
 from replay.results import ReplayResult
 from replay.specs import PriceFilter, Transform
@@ -40,7 +42,7 @@ METHOD = (
     "A step's duration comes from the step-time record named under provenance; "
     "KV capacity from the GPU's usable memory.",
     "TTFT and E2E count from the request's arrival, queueing included; percentiles are numpy-linear over finished "
-    "requests; ITL is pooled over tokens, with percentiles to 0.4 %.",
+    "requests; ITL is pooled over tokens, with percentiles to 0.2 %.",
     "Load factor is offered requests per second over what the replicas sustain with a queue that never empties, "
     "on the same mix.",
 )
@@ -129,7 +131,8 @@ def build_replay_report(
     kernel_version: str,
 ) -> dict[str, JsonValue]:
     """The document of a replay of one deployment."""
-    figures = operating(result, workload, ())
+    objectives = replay.spec.objectives
+    figures = operating(result, workload, objectives)
     step_time, engine = step_time_info(deployment), engine_info(deployment)
     spec, tp, replicas = replay.spec, replay.spec.deployment.tp, result.replicas
     summary = summarise_workload(workload)
@@ -167,6 +170,9 @@ def build_replay_report(
         memory=memory_breakdown(deployment),
         engine=engine,
         step_time=step_time,
+        objectives=tuple(objective_text(objective) for objective in objectives),
+        timeline=timeline_part(result, deployment, spec.timeline_bin_s),
+        splits=split_parts(result, objectives),
     )
     return dump_report(report)
 
@@ -222,6 +228,9 @@ def _replay_verdict(figures: Operating, deployment: Deployment) -> Verdict:
     ttft, itl = figures.metrics.ttft_s.p99, figures.metrics.itl_s.p99
     tail = f"; TTFT p99 {quantity(ttft)}" if ttft is not None else ""
     tail += f", ITL p99 {quantity(itl)}" if itl is not None else ""
+    if figures.objectives:
+        met = sum(row.met for row in figures.objectives)
+        tail += f"; {met} of {len(figures.objectives)} objective{'s' if len(figures.objectives) > 1 else ''} met"
     share = f" at {load:.0%} of capacity" if load is not None else ", as one burst: no rate to set against capacity"
     return Verdict(status="served", sentence=f"{what}: all {figures.requests} requests served{share}{tail}.")
 

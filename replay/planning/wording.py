@@ -29,7 +29,10 @@ def deployment_text(gpu: str, tp: int, replicas: int) -> str:
 
 
 def objective_text(objective: Objective) -> str:
-    """``ttft_p99 <= 2 s``."""
+    """``ttft_p99 <= 2 s``, or ``ttft <= 2 s for 99 % of requests``."""
+    if objective.attainment is not None:
+        limit = quantity(objective.threshold_s)
+        return f"{objective.metric} <= {limit} for {100 * objective.attainment:.12g} % of requests"
     return f"{objective.name} <= {quantity(objective.threshold_s)}"
 
 

@@ -11,11 +11,12 @@ import polars as pl
 from replay.errors import FieldError, TraceError
 from replay.specs import Transform
 from replay.traces import canonical
-from replay.workload import PrefixBlocks, Workload
+from replay.workload import NO_LABEL, Labels, PrefixBlocks, Workload
 
 Int64Array = npt.NDArray[np.int64]
 
 PS_PER_NS = 1_000
+PS_PER_S = 10**12
 MAX_SPAN_S = 90 * 86_400
 """2^63 ps are 106.75 days; the rest is room to run past the last arrival (replay.simulate has the same bound)."""
 
@@ -40,15 +41,19 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
     half a second and a thousandth of the span either way (reflected at the window's ends), so that rate curve and
     bursts both grow ``g`` times and no exact tie is doubled. Below 1 every request is kept with probability ``g``.
 
+    Warm-up and cool-down mark the requests of the first and last seconds as not scored; they are replayed.
+
     Raises:
-        TraceError: an empty window, nothing with lengths in it, more left out than ``max_excluded_share`` allows, or a
-            window beyond what picoseconds can count.
+        TraceError: an empty window, nothing with lengths in it, more left out than ``max_excluded_share`` allows,
+            nothing left to score, or a window beyond what picoseconds can count.
     """
     meta = canonical.read_meta(path)
     scan = pl.scan_parquet(path, glob=False)
-    columns = ["arrival_ns", "prompt_tokens", "output_tokens", "status", "priority"]
     present = scan.collect_schema()
-    if meta.block_size_tokens and meta.prefix_scope == "global" and "prefix_blocks" in present:
+    columns = ["arrival_ns", "prompt_tokens", "output_tokens", "status"]
+    columns += [name for name in ("tenant", "priority") if name in present]
+    with_blocks = bool(meta.block_size_tokens) and meta.prefix_scope == "global" and "prefix_blocks" in present
+    if with_blocks:
         columns.append("prefix_blocks")
     if "max_tokens" in present:
         columns.append("max_tokens")
@@ -79,8 +84,9 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
     arrival_ns = table["arrival_ns"].to_numpy() - start_ns
     prompt = table["prompt_tokens"].to_numpy()
     output = table["output_tokens"].to_numpy()
-    prefix = _prefix_blocks(table["prefix_blocks"], meta.block_size_tokens) if "prefix_blocks" in columns else None
-    priority = _priorities(table["priority"])
+    prefix = _prefix_blocks(table["prefix_blocks"], meta.block_size_tokens) if with_blocks else None
+    tenant, priority_class = (_labels(table[name]) if name in columns else None for name in ("tenant", "priority"))
+    priority = _priorities(table["priority"]) if "priority" in columns else None
     session = table["session"].to_numpy() if has_sessions and (table["session"] >= 0).any() else None
     declared = table["max_tokens"].fill_null(0).to_numpy() if "max_tokens" in columns else None
     notes = _notes(transform, excluded, in_window)
@@ -91,6 +97,7 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
         if session is not None:
             session = np.where(session[index] < 0, -1, session[index] + copy * (session.max() + 1))
         declared = None if declared is None else declared[index]
+        tenant, priority_class = _take(tenant, index), _take(priority_class, index)
         notes.append(note)
         if prefix is not None:
             prefix = _copies_apart(prefix.take(index), copy)
@@ -104,9 +111,17 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
                 f"growth {transform.growth:g} leaves no request",
                 [FieldError(cure, field="growth", cure=cure)],
             )
+    # Copies: polars hands out read-only views, and a kernel compiles anew for those.
+    arrival_ps = np.array(arrival_ns * PS_PER_NS, dtype=np.int64)
+    scored = _scored(arrival_ps, transform, span_s)
+    if scored is not None:
+        notes.append(
+            f"Scored are the {scored[1] - scored[0]:,} of {len(arrival_ps):,} requests that are sent after the first "
+            f"{transform.warmup_s:g} s and before the last {transform.cooldown_s:g} s; the others are replayed, and "
+            "count in the load and in use, not in latencies, objectives, goodput and splits."
+        )
     return Workload(
-        # Copies: polars hands out read-only views, and a kernel compiles anew for those.
-        arrival_ps=np.array(arrival_ns * PS_PER_NS, dtype=np.int64),
+        arrival_ps=arrival_ps,
         prompt_tokens=np.array(prompt, dtype=np.int64),
         output_tokens=np.array(output, dtype=np.int64),
         span_s=span_s,
@@ -117,7 +132,43 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
         seed=seed,
         excluded=excluded,
         notes=tuple(notes),
+        tenant=tenant,
+        priority_class=priority_class,
+        scored=scored,
     )
+
+
+def _scored(arrival_ps: Int64Array, transform: Transform, span_s: float) -> tuple[int, int] | None:
+    """First and end of the requests sent from ``warmup_s`` on and before the last ``cooldown_s``."""
+    if transform.warmup_s == 0 and transform.cooldown_s == 0:
+        return None
+    first = int(np.searchsorted(arrival_ps, round(transform.warmup_s * PS_PER_S), side="left"))
+    end = len(arrival_ps)
+    if transform.cooldown_s > 0:
+        end = int(np.searchsorted(arrival_ps, round((span_s - transform.cooldown_s) * PS_PER_S), side="left"))
+    if end <= first:
+        cure = f"shorten warmup_s and cooldown_s: the window is {span_s:g} s long"
+        raise TraceError(
+            "workload.nothing_scored",
+            f"no request is sent between the warm-up of {transform.warmup_s:g} s and the cool-down of "
+            f"{transform.cooldown_s:g} s",
+            [FieldError(cure, field="warmup_s", rule="nothing_scored", cure=cure)],
+        )
+    return first, end
+
+
+def _labels(column: pl.Series) -> Labels | None:
+    """A text column as codes; ``None`` where it is empty."""
+    if column.null_count() == len(column):
+        return None
+    filled = column.fill_null(NO_LABEL)
+    names = filled.unique().sort()
+    code = filled.replace_strict(names, pl.Series(range(len(names)), dtype=pl.Int32), return_dtype=pl.Int32)
+    return Labels(np.array(code, dtype=np.int32), tuple(names.to_list()))
+
+
+def _take(labels: Labels | None, index: Int64Array) -> Labels | None:
+    return None if labels is None else Labels(labels.code[index], labels.names)
 
 
 def _window(table: pl.DataFrame, transform: Transform) -> tuple[int, int, float]:

@@ -95,8 +95,71 @@ def test_replay_prints_the_documented_object(trace: Path, tmp_path: Path) -> Non
     rows = pl.read_parquet(table)
     assert rows.height == 200
     assert set(rows["replica"]) == {0, 1}
+    assert rows["tenant"].null_count() == rows["priority"].null_count() == 200
+    assert document["splits"] == []
+    assert document["goodput"] is None
+    assert {"arrival_ps", "admitted_ps", "first_token_ps", "last_token_ps", "prompt_tokens", "output_tokens"} | {
+        "replica", "preemptions", "hit_tokens", "status", "tenant", "priority"
+    } == set(rows.columns)  # fmt: skip
     ttft = (rows["first_token_ps"] - rows["arrival_ps"]) / 1e12
     assert ttft.mean() == pytest.approx(document["metrics"]["ttft_s"]["mean"], rel=1e-6)
+
+
+@pytest.fixture(scope="module")
+def tenants(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trace with 25 tenants and two priorities."""
+    path = tmp_path_factory.mktemp("tenants") / "tenants.csv"
+    rows = [
+        f"{i * 0.1},{50 + i % 90},{1 + i % 30},t{(i * i) % 25:02d},{('high', 'low')[i % 3 == 0]}" for i in range(400)
+    ]
+    path.write_text("\n".join(["arrival_s,prompt_tokens,output_tokens,tenant,priority", *rows]) + "\n")
+    return path
+
+
+def test_replay_judges_trims_splits_and_follows_time(tenants: Path, tmp_path: Path) -> None:
+    course, table = tmp_path / "course.csv", tmp_path / "requests.parquet"
+    words = ("replay", tenants, *MODEL, "--gpu", "H100-SXM", "--slo", "ttft<=2s@99%,itl_p99=100ms", "--warmup", "5")
+    words += ("--cooldown", "4.9", "--timeline-out", course, "--timeline-bin", "0.5", "--requests-out", table)
+    answer = invoke(*words, "--json")
+    document = json.loads(answer.stdout)
+    assert f"timeline written to {course}" in answer.stderr
+    assert document["trace"]["transform"]["warmup_s"] == 5
+    assert document["scored"] == document["metrics"]["ttft_s"]["n"] == 300
+    assert "Scored are the 300 of 400 requests" in document["trace"]["notes"][0]
+    ttft, itl = document["objectives"]
+    assert (ttft["name"], ttft["met"], ttft["attained"], itl["attained"]) == ("ttft_attain99", True, 1.0, None)
+    goodput = document["goodput"]
+    assert (goodput["objectives"], goodput["good"], goodput["scored"]) == (["ttft_attain99"], 300, 300)
+    assert goodput["requests_per_s"] == pytest.approx(300 / 30, rel=0.05)
+    lines = course.read_text().splitlines()
+    assert len(lines) - 1 == len(document["timeline"]["start_s"]) <= 600
+    arrived = lines[0].split(",").index("arrived")
+    assert sum(int(line.split(",")[arrived]) for line in lines[1:]) == 400
+    rows = pl.read_parquet(table)
+    assert rows["tenant"].to_list() == [f"t{(i * i) % 25:02d}" for i in range(400)]
+    assert rows["priority"].to_list() == [("high", "low")[i % 3 == 0] for i in range(400)]
+    by_tenant, by_priority = document["splits"]
+    assert (by_tenant["by"], by_priority["by"]) == ("tenant", "priority")
+    scored = rows[50:350]
+    counts = dict(scored["tenant"].value_counts().iter_rows())
+    assert {one["name"]: one["requests"] for one in by_tenant["rows"]} == counts
+    assert {one["name"]: one["requests"] for one in by_priority["rows"]} == dict(
+        scored["priority"].value_counts().iter_rows()
+    )
+    told = invoke(*words).stdout
+    assert "Goodput (ttft_attain99): 300 of 300 requests" in told
+    assert "tenant" in told
+    assert "2 of 2 objectives met" in told
+
+
+def test_a_timeline_into_a_missing_folder_is_refused_at_once(trace: Path, tmp_path: Path) -> None:
+    words = ("replay", trace, *MODEL, "--gpu", "H100-SXM", "--timeline-out", tmp_path / "no" / "x.csv")
+    assert "does not exist" in invoke(*words, exit_code=2).output
+
+
+def test_a_trim_that_scores_nothing_is_refused_with_the_cure(trace: Path) -> None:
+    words = ("replay", trace, *MODEL, "--gpu", "H100-SXM", "--warmup", "40", "--cooldown", "20")
+    assert "shorten warmup_s and cooldown_s" in invoke(*words, exit_code=2).output
 
 
 def test_replay_in_words(trace: Path) -> None:

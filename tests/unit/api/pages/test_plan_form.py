@@ -23,8 +23,15 @@ FULL = PlanSpec.model_validate(
             {"metric": "tpot", "percentile": 99.9, "threshold_s": 0.08},
             {"metric": "tpot", "percentile": 99.99999, "threshold_s": 0.9},
             {"metric": "queue", "percentile": 50.0, "threshold_s": 1.0},
+            {"metric": "ttft", "percentile": None, "attainment": 0.995, "threshold_s": 3.0},
         ],
-        "transform": {"growth": 1.5, "window_start_s": 60.0, "window_end_s": 3600.0},
+        "transform": {
+            "growth": 1.5,
+            "window_start_s": 60.0,
+            "window_end_s": 3600.0,
+            "warmup_s": 30.0,
+            "cooldown_s": 12.5,
+        },
         "engine": {"preset": "vllm-0.11", "overrides": {"max_num_seqs": 64, "enforce_eager": True, "watermark": 0.02}},
         "router": "least_outstanding",
         "router_snapshot_s": 0.25,
@@ -123,7 +130,7 @@ def test_the_same_objective_twice_is_a_fault() -> None:
 
 def test_room_for_more_objectives_is_always_shown() -> None:
     assert len(plan_form.rows_shown(plan_form.defaults())) == 4
-    assert len(plan_form.rows_shown(plan_form.from_spec(FULL))) == 8
+    assert len(plan_form.rows_shown(plan_form.from_spec(FULL))) == 9
     assert len(plan_form.rows_shown(Form([("limit_19", "1")]))) == 20
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 import pytest
-from report_documents import burst_plan_document, plan_document, replay_document
+from report_documents import burst_plan_document, plan_document, replay_document, timeline
 
-from api.reports import figures
+from api.reports import figures, render_timeline_csv
 from api.reports.html import context
 from api.reports.sections import Chart
 from replay.planning.document import PlanReport, parse_report
@@ -24,6 +24,7 @@ def charts(document: dict[str, object]) -> list[Chart]:
     for one in made["candidates"]:
         found.append(one.latency)
     found += [one.chart for one in made["curves"]]
+    found += made["over_time"]
     return [chart for chart in found if chart is not None]
 
 
@@ -41,6 +42,27 @@ def test_workload_in_requests_per_second() -> None:
     assert figure["data"][0]["y"] == [n / 60 for n in series.requests]
     assert figure["data"][0]["x"][1] == pytest.approx(1.0)
     assert "minutes" in figure["layout"]["xaxis"]["title"]["text"]
+
+
+def test_a_replay_over_time_in_four_charts_and_one_csv() -> None:
+    document = replay_document()
+    queue, tokens, ttft, use = context(document)["over_time"]
+    assert [line["name"] for line in queue.figure["data"]] == ["running", "waiting"]
+    assert queue.figure["data"][0]["x"][1] == pytest.approx(1.0)
+    assert tokens.figure["data"][1]["y"] == document["timeline"]["output_tokens_per_s"]
+    assert ttft.figure["data"][1]["y"][-1] is None, "no sample is a gap, not a zero"
+    assert [line["name"] for line in use.figure["data"]] == ["batch", "KV cache, estimated"]
+    lines = render_timeline_csv(document).splitlines()
+    assert lines[0].startswith("start_s,arrived,admitted,finished,finished_per_s,running,waiting,")
+    assert "kv_usage" in lines[0]
+    assert "prefix_hit_rate" not in lines[0]
+    assert len(lines) == 13
+    assert lines[2].split(",")[:2] == ["60.0", str(document["timeline"]["arrived"][1])]
+    cached = document | {"timeline": timeline(cache=True)}
+    assert "prefix_hit_rate" in render_timeline_csv(cached).splitlines()[0]
+    for without in (plan_document(), replay_document() | {"timeline": None}):
+        with pytest.raises(ValueError, match="no timeline"):
+            render_timeline_csv(without)
 
 
 def test_capacity_in_shares_of_the_limit() -> None:

@@ -159,3 +159,21 @@ def test_a_saturated_replay_says_that_its_latencies_are_no_operating_point() -> 
 def test_a_foreign_document_is_refused() -> None:
     with pytest.raises(ValidationError):
         render_html({"schema": "capreplay.report/2", "kind": "plan"}, standalone=False)
+
+
+def test_a_replay_shows_its_objectives_goodput_splits_and_course() -> None:
+    page = Page(render_html(replay_document(), standalone=False))
+    for words in (
+        "Asked for: ttft_p99 <= 2 s; itl_p99 <= 100 ms.",
+        "requests scored (warm-up and cool-down trimmed) 19,000",
+        "requests within every limit: ttft p99 18,765 (98.76%)",
+        "goodput: those per second 5.21",
+        "=chat<b>",
+        "(7 others)",
+        "98.765 %",
+        "Requests in the system",
+    ):
+        assert words in page.words, words
+    assert len(page.ids) == len(set(page.ids))
+    old = replay_document() | {"timeline": None, "splits": [], "objectives": []}
+    assert "Over time" not in Page(render_html(old, standalone=False)).words

@@ -1,7 +1,9 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from planning_doubles import TRACE, LawSimulate, make_plan, make_result, make_workload
 
@@ -13,9 +15,9 @@ from replay.planning.rank import rank
 from replay.planning.report import build_plan_report, build_replay_report
 from replay.planning.resolve import ResolvedPlan, resolve_replay
 from replay.planning.search import evaluate_candidate
-from replay.results import ReplayResult
-from replay.specs import DeploymentSpec, EngineSpec, ReplaySpec, Scalar
-from replay.workload import Workload
+from replay.results import ReplayResult, RequestTable
+from replay.specs import DeploymentSpec, EngineSpec, ReplaySpec, Scalar, parse_objective
+from replay.workload import Labels, Workload
 
 INGEST = {
     "format": "azure-2023",
@@ -238,6 +240,37 @@ def test_blocks_of_layers_in_groups_are_those_that_are_replayed() -> None:
     memory = replay_report(0.5, model="google/gemma-3-4b-it").memory
     assert memory.kv_tokens == memory.kv_blocks * memory.block_size
     assert any("groups of layers" in note for note in memory.notes)
+
+
+def test_a_replay_document_stays_small_and_says_how_time_was_cut() -> None:
+    """The largest timeline and splits: 600 bins, and more tenants and priorities than are shown, with long names."""
+    rng = np.random.default_rng(0)
+    n = 50_000
+    spec = ReplaySpec(
+        deployment=DeploymentSpec(model="meta-llama/Llama-3.1-8B", gpu="H100-SXM"),
+        objectives=tuple(parse_objective(f"ttft_p{q}=2s") for q in range(70, 90)),
+        timeline_bin_s=0.001,
+    )
+    resolved = resolve_replay(spec, shipped_catalogue(), trace=TRACE)
+    deployment = resolve_deployment(resolved.spec.deployment, resolved.model, resolved.gpu)
+    names = tuple(f"{i:05d}" + "x" * 5000 for i in range(3000))
+    labels = Labels(rng.integers(0, 3000, n).astype(np.int32), names)
+    arrival = np.sort(rng.integers(0, 599 * 10**12, n))
+    later = [arrival + rng.integers(10**11 * i, 10**11 * (i + 1), n) for i in (0, 1, 2)]
+    zero = np.zeros(n, np.int64)
+    table = RequestTable(arrival, *later, zero + 777, zero + 333, zero, zero, zero, zero, labels, labels)
+    workload = make_workload(n)
+    result = replace(make_result(workload, 1, load_factor=0.5, ttft_s=0.5), requests=table)
+    document = build_replay_report(resolved, deployment, result, workload, ingest=INGEST, kernel_version="k")
+    report = parse_report(document)
+    assert isinstance(report, ReplayReport)
+    assert report.timeline is not None
+    assert len(report.timeline.start_s) > 290
+    assert any("more than 600" in note for note in report.timeline.notes)
+    assert [len(one.rows) for one in report.splits] == [21, 21]
+    assert report.splits[0].rows[-1].members == 2980
+    assert report.operating.goodput is not None
+    assert len(json.dumps(document)) < 300_000
 
 
 def test_rank_is_independent_of_input_order() -> None:

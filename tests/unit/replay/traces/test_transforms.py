@@ -203,3 +203,40 @@ def test_a_declared_max_tokens_column_is_read_where_a_canonical_trace_has_one(
     workload = load_workload(declared, Transform(window_start_s=0.5, growth=2.0), 0)
     by_prompt = dict(zip(workload.prompt_tokens.tolist(), workload.max_tokens.tolist(), strict=True))
     assert by_prompt == {101: 0, 102: 256, 103: 8}
+
+
+def test_warm_up_and_cool_down_mark_what_is_scored(lab, own_csv: Callable[..., str]) -> None:
+    lab.read(own_csv(n=100))
+    whole = load_workload(lab.out, Transform(), 0)
+    assert whole.scored is None
+    assert whole.scored_part == slice(0, 100)
+    both = load_workload(lab.out, Transform(warmup_s=5, cooldown_s=4.5), 0)
+    assert both.n == 100, "all are replayed"
+    assert both.scored == (10, 90), "sent from 5 s on and before 45 s of 49.5 s"
+    assert "Scored are the 80 of 100 requests" in both.notes[0]
+    window = Transform(window_start_s=10, window_end_s=20, cooldown_s=2)
+    assert load_workload(lab.out, window, 0).scored == (0, 16)
+    grown = load_workload(lab.out, Transform(growth=2.5, warmup_s=5), 1)
+    assert grown.scored == (int((grown.arrival_ps < 5 * PS).sum()), grown.n)
+    with pytest.raises(TraceError, match="no request is sent between") as caught:
+        load_workload(lab.out, Transform(warmup_s=40, cooldown_s=30), 0)
+    assert caught.value.code == "workload.nothing_scored"
+    assert caught.value.errors[0].field == "warmup_s"
+
+
+def test_tenants_and_priorities_come_along(lab) -> None:
+    rows = [
+        {"arrival_s": i, "prompt_tokens": 5 + i, "output_tokens": 5, "tenant": tenant}
+        for i, tenant in enumerate(["b", None, "a", "b", "b", "a"])
+    ]
+    rows[3]["output_tokens"] = 0
+    lab.read("".join(json.dumps(row) + "\n" for row in rows))
+    workload = load_workload(lab.out, Transform(max_excluded_share=0.5), 0)
+    assert workload.priority_class is None
+    assert workload.tenant is not None
+    assert [workload.tenant.names[code] for code in workload.tenant.code] == ["b", "(none)", "a", "b", "a"]
+    grown = load_workload(lab.out, Transform(growth=3, max_excluded_share=0.5), 2)
+    assert grown.tenant is not None
+    of = {5: "b", 6: "(none)", 7: "a", 9: "b", 10: "a"}
+    names = [grown.tenant.names[code] for code in grown.tenant.code]
+    assert names == [of[int(prompt)] for prompt in grown.prompt_tokens]
