@@ -47,8 +47,8 @@ from replay.kernels.state import (
     PREVIOUS_END,
     REGS,
     RUNNING,
-    TAIL,
     SCORED_END,
+    TAIL,
     Config,
     Int32,
     Int64,
@@ -81,7 +81,7 @@ from replay.kernels.steptime import attention_of_chunk, step_ps
     BATCH_CHUNKS_PS,  # attention of longer chunks
     SCORED_DECODES,  # of DECODES, those whose gaps are counted
     FAST_REGS,
-) = range(REGS, REGS + 18)
+) = range(REGS, REGS + 19)
 
 DECODING, PREFILLING, ZOMBIE = range(3)
 
