@@ -222,7 +222,7 @@ def _result(
         ttft_from_admission_s=(first - admitted) / PS_PER_S,
         tpot_s=(last - first)[several] / PS_PER_S / (tokens[several] - 1),
         e2e_s=(last - sent) / PS_PER_S,
-        queue_s=(admitted - sent - deployment.step_time.request_overhead_ps) / PS_PER_S,
+        queue_s=(admitted - sent) / PS_PER_S,
         finished=finished,
         rejected=_rejections(status),
         preemptions=run.preemptions,

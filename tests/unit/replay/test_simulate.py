@@ -411,3 +411,8 @@ def test_v0_sets_apart_what_its_watermark_never_admits() -> None:
     result = simulate(load, deployment("vllm-v0", max_model_len=1600, num_gpu_blocks_override=100))
     assert result.rejected == {"too_large_for_kv": 1}, "99 blocks of 16 tokens, one kept back"
     assert result.finished == 1
+
+
+def test_queue_time_and_time_from_admission_add_up_to_ttft() -> None:
+    result = simulate(workload(n=100, rate_rps=60.0), deployment(max_num_seqs=8))
+    assert np.allclose(result.queue_s + result.ttft_from_admission_s, result.ttft_s)
