@@ -140,8 +140,6 @@ class ReplayResult:
     notes: tuple[str, ...] = field(default=())
     scored: tuple[int, int] | None = None
     """First and end of the requests whose latencies count; ``None``: all. Other figures are of the whole replay."""
-    request_overhead_ps: int = 0
-    """Time of a request outside the engine, which ``queue`` does not count."""
 
     @property
     def scored_part(self) -> slice:
@@ -159,7 +157,7 @@ class ReplayResult:
         elif metric == "e2e":
             values = (last - arrival) / _PS_PER_S
         elif metric == "queue":
-            values = (admitted - arrival - self.request_overhead_ps) / _PS_PER_S
+            values = (admitted - arrival) / _PS_PER_S
         elif metric == "tpot":
             values = (last - first) / _PS_PER_S / np.maximum(table.output_tokens[part] - 1, 1)
         else:

@@ -244,5 +244,4 @@ def _result(
         kernel_s=run.kernel_s + load.kernel_s,
         notes=(*deployment.notes, *load.notes(), *_cache_notes(workload, deployment)),
         scored=workload.scored,
-        request_overhead_ps=deployment.step_time.request_overhead_ps,
     )

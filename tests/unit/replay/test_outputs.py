@@ -165,7 +165,7 @@ def naive_good(result: ReplayResult, objectives: list[Objective]) -> tuple[int, 
             "ttft": (first - arrival) / PS,
             "e2e": (last - arrival) / PS,
             "tpot": 0.0 if tokens == 1 else (last - first) / PS / (tokens - 1),
-            "queue": (int(table.admitted_ps[i]) - arrival - result.request_overhead_ps) / PS,
+            "queue": (int(table.admitted_ps[i]) - arrival) / PS,
         }
         good += all(
             value[one.metric] <= one.threshold_s
