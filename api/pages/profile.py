@@ -57,10 +57,11 @@ def rejection_table(cleaning: CleaningReport) -> Table:
     columns = (
         Column("line", "line"),
         Column("column", "column", "text"),
+        Column("value", "value", "text"),
         Column("rule", "rule", "text"),
         Column("cure", "cure", "text"),
     )
-    rows = tuple((one.line, one.column, one.rule, one.cure) for one in cleaning.rejections)
+    rows = tuple((one.line, one.column, one.value, one.rule, one.cure) for one in cleaning.rejections)
     return Table(f"First {len(rows)} of {cleaning.rows_rejected:,} rejected rows", columns, rows)
 
 

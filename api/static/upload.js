@@ -37,7 +37,7 @@
     }
     var query = new URLSearchParams();
     query.set("name", document.getElementById("name").value.trim() || chosen.name);
-    ["format", "time_unit", "zone", "stream"].forEach(function (name) {
+    ["format", "time_unit", "zone", "stream", "max_rejected_share"].forEach(function (name) {
       var field = document.getElementById("f-" + name);
       if (field && field.value.trim()) query.set(name, field.value.trim());
     });
@@ -66,7 +66,10 @@
         window.location.assign("/traces/" + encodeURIComponent(answer.id));
         return;
       }
-      var items = (answer.errors || []).map(function (one) { return (one.field ? one.field + ": " : "") + one.detail; });
+      var items = (answer.errors || []).map(function (one) {
+        var cure = one.cure && one.detail.indexOf(one.cure) < 0 ? " (" + one.cure + ")" : "";
+        return (one.field ? one.field + ": " : "") + one.detail + cure;
+      });
       fail(answer.detail || "The upload was refused (status " + request.status + ").", items);
     });
     request.send(chosen);

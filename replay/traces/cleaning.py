@@ -13,6 +13,7 @@ from replay.traces.report import Rejection
 from replay.traces.rows import LINE, Batch, Fault
 
 FIRST_REJECTIONS = 20
+_SHOWN_CHARACTERS = 40
 
 CURES = {
     "not_utf8": "write the line as UTF-8",
@@ -84,11 +85,9 @@ class Ledger:
         if rejected.height:
             for (rule,), group in rejected.group_by("rule"):
                 self.by_rule[str(rule)] += group.height
+            first = rejected.sort(LINE).head(FIRST_REJECTIONS).select(LINE, "rule", "column")
             self._keep(
-                [
-                    Fault(*row)
-                    for row in rejected.sort(LINE).head(FIRST_REJECTIONS).select(LINE, "rule", "column").rows()
-                ]
+                [Fault(line, rule, column, _cell(batch.frame, line, column)) for line, rule, column in first.rows()]
             )
 
     def reject(self, faults: list[Fault]) -> None:
@@ -97,7 +96,10 @@ class Ledger:
         self._keep(faults)
 
     def _keep(self, faults: list[Fault]) -> None:
-        new = [Rejection(line=f.line, column=f.column, rule=f.rule, cure=CURES.get(f.rule, "")) for f in faults]
+        new = [
+            Rejection(line=f.line, column=f.column, rule=f.rule, cure=CURES.get(f.rule, ""), value=f.value)
+            for f in faults
+        ]
         self.first = sorted(self.first + new, key=lambda rejection: rejection.line)[:FIRST_REJECTIONS]
 
     def warn(self, key: str, text: str) -> None:
@@ -112,7 +114,7 @@ class Ledger:
         """
         errors = [
             FieldError(
-                f"line {r.line:,}{f', column {r.column}' if r.column else ''}: {r.rule}; {r.cure}",
+                r.rule if r.value is None else f"{r.rule}: {r.value}",
                 line=r.line,
                 column=r.column,
                 rule=r.rule,
@@ -124,7 +126,7 @@ class Ledger:
             cure = "upload a file with at least one request"
             raise TraceError(
                 "trace.no_rows",
-                "the file has a beginning but no rows",
+                "the file holds no rows, at most a header",
                 [FieldError(cure, field="file", rule="no_rows", cure=cure)],
             )
         share = self.rows_rejected / self.rows_read
@@ -136,3 +138,15 @@ class Ledger:
                 f"At most {self.options.max_rejected_share:.1%} may be lost (max_rejected_share)",
                 errors,
             )
+
+
+def _cell(frame: pl.DataFrame, line: int, column: str | None) -> str | None:
+    """What the file has in a rejected cell, quoted and never long; ``None`` where it is empty or not one cell."""
+    if column is None or column not in frame.columns:
+        return None
+    cells = frame.filter(pl.col(LINE) == line)[column]
+    value = cells[0] if len(cells) else None
+    if value is None or isinstance(value, pl.Series):
+        return None
+    text = str(value)
+    return repr(text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "...")

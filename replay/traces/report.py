@@ -20,6 +20,8 @@ class Rejection(Document):
     column: str | None
     rule: str
     cure: str
+    value: str | None = None
+    """The beginning of what the file has there, where the row could be taken apart."""
 
 
 class CleaningReport(Document):

@@ -29,6 +29,7 @@ class Fault:
     line: int
     rule: str
     column: str | None = None
+    value: str | None = None
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator
 
 import polars as pl
@@ -36,22 +38,43 @@ def _normal(name: str) -> str:
     return name.strip().lower().replace(" ", "_").replace("-", "_")
 
 
+_TOKEN_WORDS = {"tok", "toks", "token", "tokens", "len", "length", "num", "n", "count", "size"}
+_WORDS: dict[MappedField, tuple[set[str], set[str]]] = {
+    "arrival": (
+        {"ts", "time", "timestamp", "datetime", "date", "arrival", "arrived", "created", "received", "start", "when"},
+        {"request", "req", "at", "s", "ms", "us", "ns", "utc"},
+    ),
+    "prompt_tokens": ({"in", "input", "prompt", "prefill", "context", "isl"}, _TOKEN_WORDS),
+    "output_tokens": ({"out", "output", "completion", "generated", "decode", "response", "osl"}, _TOKEN_WORDS),
+}
+"""Words that mean a field, and words that may stand beside them."""
+
+
+def _means(field: MappedField, column: str) -> bool:
+    """Whether every word of the column's name (``request_ts``, ``inTok``) is one of the field's, and one means it."""
+    words = {word for word in re.split(r"[^a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column).lower()) if word}
+    telling, beside = _WORDS[field]
+    return bool(words & telling) and words <= telling | beside
+
+
 def suggestions(columns: tuple[str, ...]) -> dict[MappedField, list[str]]:
     """Columns whose names usually mean a required field. They are shown, never taken without the user's word."""
     found: dict[MappedField, list[str]] = {}
     for field, names in _SYNONYMS.items():
-        found[field] = [
-            column for column in columns if _normal(column) in names or _normal(column.split(".")[-1]) in names
-        ]
+        usual = [column for column in columns if _normal(column) in names or _normal(column.split(".")[-1]) in names]
+        found[field] = usual or [column for column in columns if _means(field, column.rsplit(".", 1)[-1])]
     return found
 
 
 def unknown_columns(sample: Sample) -> TraceError:
     """The refusal of a table that no format recognises: what was found, what is needed, a mapping to try."""
     guess = suggestions(sample.columns)
-    example = " ".join(f"--map {field}={found[0] if found else 'COLUMN'}" for field, found in guess.items())
+    pairs = [f"{field}={found[0] if found else 'COLUMN'}" for field, found in guess.items()]
     seen = ", ".join(sample.columns[:40]) + (", ..." if len(sample.columns) > 40 else "")
-    cure = f"say which column is which, e.g. {example}"
+    cure = (
+        f"say which column is which, e.g. {' '.join(f'--map {shlex.quote(pair)}' for pair in pairs)} on the command "
+        f"line, or {', '.join(pairs)} on the upload page, or each of these as a map parameter of the query"
+    )
     errors = []
     for field in REQUIRED_FIELDS:
         likely = guess[field]

@@ -265,6 +265,7 @@ def test_a_bad_row_is_rejected_alone(lab, own_csv: Callable[..., str], name: str
     cleaning = report.cleaning
     assert [(r.line, r.column, r.rule) for r in cleaning.rejections] == [(102, column, rule)]
     assert cleaning.rejections[0].cure
+    assert len(cleaning.rejections[0].value or "") < 60
     assert cleaning.rejected_by_rule == {rule: 1}
     assert (cleaning.rows_read, cleaning.rows_kept, cleaning.rows_rejected) == (102, 101, 1)
     assert report.prompt_tokens == sum(range(100, 200)) + 100, "the other rows are untouched"
@@ -407,3 +408,15 @@ def test_an_unknown_zone_is_refused_before_any_reading() -> None:
 
 def test_there_are_at_least_fifty_hostile_inputs() -> None:
     assert len(REFUSED) + len(BAD_ROWS) + len(JSON_ROWS) >= 50
+
+
+def test_a_rejected_row_shows_its_value_once_and_shortened(lab) -> None:
+    bad = "x" * 500
+    error = lab.refuse(f"arrival_s,prompt_tokens,output_tokens\n1,1,1\n2,{bad},1\n")
+    fault = error.errors[0]
+    assert (fault.line, fault.column, fault.cure is not None) == (3, "prompt_tokens", True)
+    assert fault.detail == f"not_a_number: '{'x' * 40}...'", "neither the place nor the cure is said again"
+
+
+def test_a_header_alone_is_named_so(lab) -> None:
+    assert "header" in lab.refuse("arrival_s,prompt_tokens,output_tokens\n").detail
