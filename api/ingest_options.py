@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from fastapi import Query
@@ -11,7 +11,7 @@ from pydantic import StringConstraints, ValidationError
 from api.deps import LABEL, CurrentServices
 from models.errors import InvalidError
 from models.settings import Settings
-from replay.errors import FieldError
+from replay.faults import plain_faults
 from replay.traces.options import IngestOptions, Limits, TimeUnit, parse_mapping
 
 _Pair = Annotated[str, StringConstraints(max_length=400, pattern=LABEL)]
@@ -66,11 +66,8 @@ def upload_parameters(
         options = IngestOptions.model_validate(values)
     except ValidationError as error:
         faults = [
-            FieldError(
-                fault["msg"].removeprefix("Value error, "),
-                field=_PARAMETERS.get(str(fault["loc"][0]), str(fault["loc"][0])),
-            )
-            for fault in error.errors()
+            replace(fault, field=_PARAMETERS.get(str(fault.field).split(".")[0], fault.field))
+            for fault in plain_faults(error.errors())
         ]
         raise InvalidError(faults[0].detail, code="upload.options", errors=faults) from None
     return UploadParameters(name=name, stream=stream, options=options)

@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from models.errors import AppError, UnavailableError
 from replay.errors import FieldError, ReplayError
+from replay.faults import plain_faults
 
 MEDIA_TYPE = "application/problem+json"
 _MAX_ERRORS = 20
@@ -131,7 +132,7 @@ def replay_error_response(request: Request, error: ReplayError) -> Response:
 
 def validation_response(request: Request, error: RequestValidationError) -> Response:
     """pydantic's findings, without echoing the input."""
-    faults = [_validation_fault(fault) for fault in error.errors()]
+    faults = _request_faults(error.errors())
     first = faults[0] if faults else FieldError("the request is invalid")
     where = f"{first.field}: " if first.field else ""
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
@@ -145,22 +146,18 @@ def validation_response(request: Request, error: RequestValidationError) -> Resp
     )
 
 
-def _validation_fault(fault: Mapping[str, Any]) -> FieldError:
-    location = [str(part) for part in fault.get("loc", ())]
-    place, path = (location[0], location[1:]) if location else ("body", [])
-    message = str(fault.get("msg", "invalid")).removeprefix("Value error, ")
-    kind = str(fault.get("type", "invalid"))
-    if kind == "json_invalid":
-        message = (
-            f"the body is not JSON: {fault.get('ctx', {}).get('error', 'syntax error')} at character {'.'.join(path)}"
-        )
-        path = []
-    cure = {
-        "extra_forbidden": "remove this field or correct its name",
-        "missing": f"give this {'field' if place == 'body' else f'{place} parameter'}",
-    }.get(kind)
-    field = ".".join(path) if path else place
-    return FieldError(message, field=field, rule=kind, cure=cure)
+def _request_faults(findings: Sequence[Mapping[str, Any]]) -> list[FieldError]:
+    """The findings with the field's path as the client wrote it: where it was looked for goes without saying."""
+    faults = []
+    for finding in findings:
+        place, *path = [str(part) for part in finding.get("loc", ())] or ["body"]
+        if finding.get("type") == "json_invalid":
+            reason = finding.get("ctx", {}).get("error", "syntax error")
+            detail = f"the body is not JSON: {reason} at character {'.'.join(path)}"
+            faults.append(FieldError(detail, field=place, rule="json_invalid"))
+        else:
+            faults += plain_faults([{**finding, "loc": path or [place]}])
+    return faults
 
 
 def http_exception_response(request: Request, error: HTTPException) -> Response:

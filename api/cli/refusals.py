@@ -94,12 +94,12 @@ def refusal_from(error: Exception) -> Refusal | None:
         title = "The trace cannot be read" if error.code.startswith("trace") else Refusal.title
         return Refusal(error.code, error.detail, faults, title=title)
     if isinstance(error, ValidationError):
-        faults = [
-            {"detail": one["msg"].removeprefix("Value error, "), "field": ".".join(str(p) for p in one["loc"])}
-            for one in error.errors(include_url=False, include_context=False, include_input=False)
-        ]
-        first = faults[0]
-        detail = f"{option_of(first['field'])}: {first['detail']}" if first["field"] else first["detail"]
+        from replay.faults import plain_faults
+
+        found = plain_faults(error.errors(include_url=False, include_input=False))
+        faults = [{k: v for k, v in asdict(one).items() if v is not None} for one in found]
+        first = found[0]
+        detail = f"{option_of(first.field)}: {first.detail}" if first.field else first.detail
         return Refusal("spec.invalid", detail, faults)
     return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,15 +34,16 @@ def settings_with(**overrides: Any) -> Settings:
     from pydantic import ValidationError
 
     from models.settings import Settings
-    from replay.errors import FieldError, SpecError
+    from replay.errors import SpecError
+    from replay.faults import plain_faults
 
     try:
         return Settings(**{name: value for name, value in overrides.items() if value is not None})
     except ValidationError as error:
-        faults = []
-        for one in error.errors(include_url=False, include_context=False, include_input=False):
-            name = f"CAPREPLAY_{'_'.join(str(p) for p in one['loc']).upper()}" if one["loc"] else None
-            faults.append(FieldError(one["msg"].removeprefix("Value error, "), field=name))
+        faults = [
+            replace(one, field=one.field and f"CAPREPLAY_{one.field.replace('.', '_').upper()}")
+            for one in plain_faults(error.errors(include_url=False, include_input=False))
+        ]
         first = f"{faults[0].field}: {faults[0].detail}" if faults[0].field else faults[0].detail
         raise SpecError("settings", f"the settings cannot be used: {first}", faults) from None
 

@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from models.errors import AppError, InvalidError, TooLargeError
 from replay.errors import ReplayError
+from replay.faults import plain_faults
 
 MAX_FORM_BYTES = 512 * 1024
 MAX_FIELDS = 500
@@ -79,9 +80,8 @@ class Faults:
     def take(self, error: AppError | ReplayError | ValidationError, fields: dict[str, str]) -> None:
         """Adds an error's faults. ``fields`` maps parts of a spec's path to the form's field names."""
         if isinstance(error, ValidationError):
-            for one in error.errors(include_url=False, include_context=False, include_input=False):
-                path = [str(part) for part in one["loc"]]
-                self.add(_form_field(path, fields), one["msg"].removeprefix("Value error, "))
+            for one in plain_faults(error.errors(include_url=False, include_input=False)):
+                self.add(_form_field((one.field or "").split("."), fields), one.detail)
             return
         for fault in error.errors:
             name = _form_field((fault.field or "").split("."), fields)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from replay.faults import plain_faults
 from replay.hardware.entries import ModelSpec
 from replay.hardware.hf_fields import config_error, find_bool, find_int, find_section, need_int, text_section
 from replay.hardware.hf_layers import layer_kinds, rotary
@@ -120,9 +121,8 @@ def model_from_config(config: Mapping[str, Any], key: str, source: str) -> Model
     try:
         return ModelSpec.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "config"
-        raise config_error(where, str(first["msg"]), "correct this field") from error
+        first = plain_faults(error.errors())[0]
+        raise config_error(first.field or "config", first.detail, "correct this field") from error
 
 
 def _kv_heads(text: Mapping[str, Any], heads: int) -> int:

@@ -94,6 +94,8 @@ def test_version() -> None:
         (["run", "x.csv", "--model", "llama-3.1-8b", "--gpu", "H100-SXM", "--report", "a.pdf"], ".html, .json or .csv"),
         (["run", "x.csv", "--model", "llama-3.1-8b", "--gpu", ","], "--gpu"),
         (["ingest", "x.csv", "--map", "when=ts"], "arrival"),
+        (["run", "x.csv", "--model", "llama-3.1-8b", "--gpu", "H100-SXM", "--max-gpus", "0"], "give at least 1"),
+        (["ingest", "x.csv", "--block-size", "-1"], "give at least 1"),
     ],
 )
 def test_refusals_say_where_and_how_to_cure(words: list[str], says: str, tmp_path: Path) -> None:
