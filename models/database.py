@@ -67,12 +67,18 @@ class Database:
         self.engine.dispose()
 
 
+def sqlite_file(settings: Settings) -> Path | None:
+    """The file of an SQLite database; ``None`` for another one."""
+    url = make_url(settings.resolved_database_url)
+    return Path(url.database) if url.get_backend_name() == "sqlite" and url.database else None
+
+
 def make_engine(settings: Settings) -> Engine:
     """The engine for the settings' URL, SQLite or PostgreSQL."""
     url = make_url(settings.resolved_database_url)
     if url.get_backend_name() == "sqlite":
-        if url.database:
-            Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+        if (file := sqlite_file(settings)) is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
         engine = create_engine(
             url, pool_size=settings.db_pool_size, max_overflow=settings.db_max_overflow, hide_parameters=True
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from replay.engines import EngineConfig, resolve_engine
 from replay.errors import FieldError, SpecError
 from replay.hardware.entries import GpuType, ModelSpec
-from replay.hardware.feasibility import largest_model_len, largest_tensor_parallel
+from replay.hardware.feasibility import largest_tensor_parallel
 from replay.hardware.memory import MemoryPlan, size_memory
 from replay.specs import DeploymentSpec
 from replay.steptime.analytic import analytic_step_time
@@ -81,14 +81,14 @@ def resolve_deployment(spec: DeploymentSpec, model: ModelSpec, gpu: GpuType) -> 
     notes = list(engine.notes)
     asked = spec.max_model_len is not None or bool(_LENGTH_KNOBS & spec.engine.overrides.keys())
     if not memory.fits and not asked:
-        longest = largest_model_len(memory.layout, memory.kv_blocks, engine.max_model_len)
+        longest = memory.longest_context_tokens
         if longest > 0:
             shorter = resolve_engine(spec.engine, gpu, model, longest, spec.tp)
             sized = _size(spec, model, gpu, shorter)
             if sized.fits:
                 notes.append(
                     f"max_model_len {engine.max_model_len} does not fit on {gpu.key} at tp {spec.tp}; "
-                    f"replayed with --max-model-len {longest}, the largest that fits"
+                    f"replayed with max_model_len {longest}, the largest that fits"
                 )
                 engine, memory = shorter, sized
     if not memory.fits:

@@ -143,7 +143,7 @@ def verify(path: Path) -> dict[str, Any]:
                 mode["passed"] += 1
             elif mode["first_difference"] is None:
                 mode["first_difference"] = f"case {index}: {difference}"
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         cure = "give a JSON list of recorded cases with the fields S, B, bs, blocks, cost, arrival, P, N, ..."
         detail = f"{path.name} is not a file of recorded scheduler cases: {type(error).__name__}: {error}"
         raise SpecError("verify.file", detail, [FieldError(detail, field="file", cure=cure)]) from error

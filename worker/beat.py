@@ -17,6 +17,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="only say whether a clock runs; exit 1 if not")
     arguments = parser.parse_args(argv)
     settings = load_settings()
+    if settings.embedded and arguments.check:
+        from worker.main import check as check_worker
+
+        return check_worker(settings)  # in embedded mode the worker is the clock
     if settings.embedded:
         sys.stderr.write("beat is not needed in embedded mode: its worker ticks by itself\n")
         return 2

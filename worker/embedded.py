@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import signal
 import socket
@@ -14,6 +13,7 @@ from hashlib import sha256
 
 import structlog
 
+from models.folder_lock import FolderTakenError, hold
 from models.logs import configure_logging
 from models.settings import Settings, load_settings
 
@@ -29,19 +29,17 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     settings = load_settings()
     configure_logging(settings)
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
-    with (settings.data_dir / "worker.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            log.exception("embedded.locked", data_dir=str(settings.data_dir))
-            return 3
-        _clear_queue(settings)
-        name = worker_name(settings)
-        _start_ticks(settings, name, watch_parent=arguments.watch_parent)
-        from worker.main import run_worker
+    try:
+        with hold(settings.data_dir / "worker.lock"):
+            _clear_queue(settings)
+            name = worker_name(settings)
+            _start_ticks(settings, name, watch_parent=arguments.watch_parent)
+            from worker.main import run_worker
 
-        run_worker(settings, name=name)
+            run_worker(settings, name=name)
+    except FolderTakenError as taken:
+        log.error("embedded.locked", data_dir=str(settings.data_dir), held_by_process=taken.holder)  # noqa: TRY400
+        return 3
     return 0
 
 

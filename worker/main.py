@@ -51,14 +51,23 @@ def run_worker(settings: Settings, *, name: str) -> None:
 
 def check(settings: Settings, silent_s: float = 60.0) -> int:
     """The container's health check: 0 where a worker of this host has beaten within ``silent_s`` seconds."""
+    from sqlalchemy.exc import SQLAlchemyError
+
     from models.clock import utc_now
-    from models.database import Database
+    from models.database import Database, sqlite_file
     from models.repositories import workers
 
+    file = sqlite_file(settings)
+    if file is not None and not file.exists():
+        sys.stderr.write(f"no worker has run here: there is no {file}\n")
+        return 1
     database = Database(settings)
     try:
         with database.read() as session:
             live = workers.list_live(session, utc_now() - timedelta(seconds=silent_s))
+    except SQLAlchemyError as error:
+        sys.stderr.write(f"the database does not answer ({type(error).__name__}), or lacks its schema: capreplay migrate\n")
+        return 1
     finally:
         database.close()
     host = socket.gethostname()

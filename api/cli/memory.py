@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from replay.specs import EngineSpec
 
 
+_UTILIZATION = "--gpu-memory-utilization"
+
+
 @click.command("memory", short_help="Size the KV cache of one replica on one GPU type.")
 @options(
     model_option,
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     click.option("--tp", type=click.IntRange(1, 64), default=1, show_default=True, help="Tensor-parallel GPUs."),
     engine_options,
     click.option(
-        "--gpu-memory-utilization", type=float, help="Share of the GPU the engine may use; default: the engine's."
+        _UTILIZATION, type=float, help="Share of the GPU the engine may use; default: the engine's."
     ),
     json_option,
 )
@@ -43,6 +46,9 @@ def command(
     """
     overrides = engine_of(engine, sets)
     if gpu_memory_utilization is not None:
+        if not 0 < gpu_memory_utilization <= 1:
+            cure = "give a fraction above 0 and at most 1, e.g. 0.9"
+            raise click.BadParameter(f"{gpu_memory_utilization:g} is out of range; {cure}", param_hint=_UTILIZATION)
         overrides["overrides"]["gpu_memory_utilization"] = gpu_memory_utilization
     answer = size(model, gpu, tp, overrides, weight_dtype, kv_dtype, max_model_len)
     if as_json:
@@ -50,7 +56,9 @@ def command(
         return
     click.echo(_sentence(answer))
     parts = ("weights_gib", "kv_gib", "activation_gib", "non_torch_gib", "cuda_graph_gib", "unused_gib", "total_gib")
-    rows = [(name.removesuffix("_gib").replace("_", " "), f"{answer[name]:.2f}") for name in parts if name in answer]
+    rows = [(name.removesuffix("_gib").replace("_", " "), f"{answer[name]:.2f}") for name in parts]
+    if answer["kv_gib"] == 0 and answer["shortfall_gib"]:
+        rows.insert(-1, ("missing", f"-{answer['shortfall_gib']:.2f}"))
     click.echo("\n" + table(("GiB per GPU", ""), rows))
     for note in answer["notes"]:
         click.echo(f"note: {note}")
@@ -98,6 +106,7 @@ def size(
         "model": model.key,
         "gpu": gpu.key,
         "max_model_len": max_model_len or config.max_model_len,
+        "max_model_len_is_default": max_model_len is None and "max_model_len" not in engine["overrides"],
         "gpu_memory_utilization": config.gpu_memory_utilization,
         "max_num_seqs": config.max_num_seqs,
         "max_num_batched_tokens": config.max_num_batched_tokens,
@@ -121,8 +130,16 @@ def _scheduler_of(spec: EngineSpec, length: int) -> tuple[EngineSpec, str | None
 def _sentence(answer: dict[str, Any]) -> str:
     where = f"{answer['model']} on {answer['tp']} x {answer['gpu']} with {answer['engine']}"
     if not answer["fits"]:
-        return f"Does not fit: {where}. {answer['reason']}"
+        shorter = answer["longest_context_tokens"]
+        alone = (
+            f" Where no max_model_len is given, run and replay take {shorter} here."
+            if shorter and answer["max_model_len_is_default"]
+            else ""
+        )
+        return f"Does not fit: {where}. {answer['reason'][0].upper()}{answer['reason'][1:]}.{alone}"
+    is_null_apart = answer["kv_tokens"] == (answer["kv_blocks"] + 1) * answer["block_size"]
     return (
-        f"Fits: {where} holds {answer['kv_tokens']:,} tokens in {answer['kv_blocks']:,} KV blocks, "
+        f"Fits: {where} holds {answer['kv_tokens']:,} tokens in {answer['kv_blocks']:,} KV blocks"
+        f"{' and the null block of the engine' if is_null_apart else ''}, "
         f"{answer['max_concurrency']:.2f} requests of {answer['max_model_len']:,} tokens at once."
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,25 +40,50 @@ def command(host: str | None, port: int | None, data_dir: Path | None, no_worker
 
     settings = settings_with(host=host, port=port, data_dir=data_dir)
     configure_logging(settings)
-    require_schema(settings)
-    settings.signing_key()  # a damaged one is refused now, not at the first form
-    app = create_app(settings)
-    listening = bind(settings)
-    address = address_of(settings, listening)
-    if as_json:
-        print_json({"address": address, "data_dir": str(settings.data_dir.absolute())})
-    else:
-        click.echo(f"capreplay serves {address} (data in {settings.data_dir.absolute()})")
-    sys.stdout.flush()
-    supervisor = WorkerSupervisor(settings) if settings.embedded and not no_worker else None
-    signal.signal(signal.SIGTERM, _stop)
+    with alone(settings):
+        require_schema(settings)
+        settings.signing_key()  # a damaged one is refused now, not at the first form
+        app = create_app(settings)
+        listening = bind(settings)
+        address = address_of(settings, listening)
+        if as_json:
+            print_json({"address": address, "data_dir": str(settings.data_dir.absolute())})
+        else:
+            click.echo(f"capreplay serves {address} (data in {settings.data_dir.absolute()})")
+        sys.stdout.flush()
+        supervisor = WorkerSupervisor(settings) if settings.embedded and not no_worker else None
+        signal.signal(signal.SIGTERM, _stop)
+        try:
+            if supervisor is not None:
+                supervisor.start()
+            _serve(app, listening, settings.trusted_proxies)
+        finally:
+            if supervisor is not None:
+                supervisor.stop()
+
+
+@contextmanager
+def alone(settings: Settings) -> Iterator[None]:
+    """Holds the data folder of embedded mode; deployments may serve from several processes.
+
+    Raises:
+        SpecError: naming the process that has the folder.
+    """
+    from models.folder_lock import FolderTakenError, hold
+    from replay.errors import FieldError, SpecError
+
+    if not settings.embedded:
+        yield
+        return
     try:
-        if supervisor is not None:
-            supervisor.start()
-        _serve(app, listening, settings.trusted_proxies)
-    finally:
-        if supervisor is not None:
-            supervisor.stop()
+        with hold(settings.data_dir / "serve.lock"):
+            yield
+    except FolderTakenError as taken:
+        cure = "stop it, or choose another folder with --data-dir"
+        detail = f"another capreplay serve (process {taken.holder}) has the data folder {settings.data_dir.absolute()}"
+        raise SpecError(
+            "settings.data_dir", f"{detail}: {cure}", [FieldError(detail, field="--data-dir", cure=cure)]
+        ) from None
 
 
 def bind(settings: Settings) -> socket.socket:

@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 from replay.hardware.entries import GpuType
-from replay.hardware.feasibility import largest_model_len
 from replay.hardware.plan import MemoryPlan, MemoryRequest
 from replay.hardware.weights import GIB
 
 
-def explain(request: MemoryRequest, plan: MemoryPlan, working_tp: int | None) -> str:
-    """A sentence that says what is wrong and what would work. ``working_tp``: the smallest larger size that fits."""
+def explain(
+    request: MemoryRequest, plan: MemoryPlan, first_tp: tuple[int, int] | None, working_tp: int | None
+) -> str:
+    """A sentence that says what is wrong and what would work.
+
+    ``first_tp``: the smallest larger tensor parallelism that serves anything, and its longest context; ``working_tp``:
+    the smallest that serves the context asked for.
+    """
     model, gpu = request.model, request.gpu
     if request.max_model_len > model.max_position:
         return (
             f"max_model_len {request.max_model_len} exceeds what {model.key} was made for ({model.max_position}); "
             f"set max_model_len to {model.max_position} or less"
         )
-    if working_tp is None:
-        cure = "no tensor parallelism up to 64 fits; choose a GPU with more memory or fewer bits per weight"
-    else:
-        cure = f"the smallest tensor parallelism that fits is {working_tp}"
+    cure = _larger_tp(request, first_tp, working_tp)
     if plan.kv_gib <= 0:
         budget = request.gpu_memory_utilization * gpu.memory_total_gib
         return (
-            f"does not fit: weights {plan.weights_gib:.2f}, activations {plan.activation_gib:.2f} and overheads need "
+            f"weights {plan.weights_gib:.2f}, activations {plan.activation_gib:.2f} and overheads need "
             f"{budget + plan.shortfall_gib:.2f} GiB of the {budget:.2f} GiB that utilisation "
             f"{request.gpu_memory_utilization:g} allows on {gpu.key} ({gpu.memory_total_gib:.2f} GiB); {cure}"
         )
-    pool = round(plan.kv_gib * GIB) // plan.layout.block_bytes
-    longest = largest_model_len(plan.layout, pool, request.max_model_len)
+    longest = plan.longest_context_tokens
     needed = plan.layout.blocks(request.max_model_len) * plan.layout.block_bytes / GIB
     used = plan.weights_gib + plan.activation_gib + plan.non_torch_gib
     shorter = f"set max_model_len to {longest} or less, or: {cure}" if longest else cure
@@ -36,6 +37,16 @@ def explain(request: MemoryRequest, plan: MemoryPlan, working_tp: int | None) ->
         f"max_model_len {request.max_model_len} is too long: one such request needs {needed:.2f} GiB of KV cache and "
         f"{plan.kv_gib:.2f} GiB is left beside {used:.2f} GiB of weights and overheads; {shorter}"
     )
+
+
+def _larger_tp(request: MemoryRequest, first_tp: tuple[int, int] | None, working_tp: int | None) -> str:
+    if first_tp is None:
+        return "no tensor parallelism up to 64 fits; choose a GPU with more memory or fewer bits per weight"
+    tp, longest = first_tp
+    whole = f"tp {working_tp} fits with max_model_len {request.max_model_len}" if working_tp else ""
+    if tp == working_tp:
+        return whole
+    return f"tp {tp} fits with max_model_len {longest}" + (f", {whole}" if whole else "")
 
 
 def notes_for(request: MemoryRequest, *, graphs_gib: float, graphs_inside: bool, outside_gib: float) -> tuple[str, ...]:

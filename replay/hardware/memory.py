@@ -20,7 +20,7 @@ from replay.hardware.activations import (
 from replay.hardware.dtypes import kv_format, weight_format
 from replay.hardware.entries import GpuType, ModelSpec
 from replay.hardware.explain import explain, notes_for
-from replay.hardware.feasibility import parallelism_fault, valid_tp
+from replay.hardware.feasibility import largest_model_len, parallelism_fault, valid_tp
 from replay.hardware.kv import KvLayout, lay_out
 from replay.hardware.plan import MemoryPlan, MemoryRequest
 from replay.hardware.versions import parse_engine_version
@@ -97,7 +97,7 @@ def size_memory(
     plan = _plan(request, engine_version)
     if plan.fits or plan.reason is not None:
         return plan
-    return plan.model_copy(update={"reason": explain(request, plan, _working_tp(request))})
+    return plan.model_copy(update={"reason": explain(request, plan, *_working_tp(request))})
 
 
 def memory_answer(plan: MemoryPlan) -> dict[str, Any]:
@@ -111,6 +111,7 @@ def memory_answer(plan: MemoryPlan) -> dict[str, Any]:
         "kv_tokens": plan.kv_tokens,
         **{name: round(getattr(plan, name), 4) for name in figures},
         "max_concurrency": round(plan.max_concurrency, 2),
+        "longest_context_tokens": plan.longest_context_tokens,
         "kv_bytes_per_token": plan.kv_bytes_per_token,
         "block_size": plan.block_size,
         "weight_dtype": plan.weight_dtype,
@@ -141,12 +142,15 @@ def _plan(request: MemoryRequest, engine_version: str) -> MemoryPlan:
     concurrency = pool / needed
     kv_gib = max(parts.available, 0.0)
     outside = max(total - parts.weights - parts.activation - parts.non_torch - kv_gib, 0.0)
+    if parts.available < 0:
+        outside = max(total - parts.budget, 0.0) + (parts.graphs if parts.graphs_inside else 0.0)
     graphs = min(parts.graphs, outside)
     short = (needed - pool) * layout.block_bytes / GIB if parts.available > 0 else -parts.available
     null_block = request.engine.family == "vllm" and not request.engine.legacy
+    usable = max(pool - 1, 0) if null_block else pool
     fits = fault is None and needed <= pool and request.max_model_len <= request.model.max_position
     return MemoryPlan(
-        kv_blocks=max(pool - 1, 0) if null_block else pool,
+        kv_blocks=usable,
         kv_tokens=_logged_tokens(request, layout, pool, concurrency),
         kv_gib=kv_gib,
         weights_gib=parts.weights,
@@ -160,6 +164,9 @@ def _plan(request: MemoryRequest, engine_version: str) -> MemoryPlan:
             request.model, tp=request.tp, engine=request.engine, graphs_gib=parts.graphs, total_gib=total
         ),
         max_concurrency=concurrency,
+        longest_context_tokens=largest_model_len(
+            layout, usable, min(request.max_model_len, request.model.max_position)
+        ),
         kv_bytes_per_token=layout.bytes_per_token,
         block_size=layout.block_tokens,
         layout=layout,
@@ -216,12 +223,20 @@ def _logged_tokens(request: MemoryRequest, layout: KvLayout, pool: int, concurre
     return pool // layout.group_count * layout.block_tokens
 
 
-def _working_tp(request: MemoryRequest) -> int | None:
-    """The smallest larger tensor parallelism that fits; ``None`` where none up to 64 does."""
+def _working_tp(request: MemoryRequest) -> tuple[tuple[int, int] | None, int | None]:
+    """The smallest larger tensor parallelism that serves anything, with its longest context, and the smallest that
+    serves the context asked for; ``None`` where none up to 64 does."""
+    first = None
     for tp in valid_tp(request.model, request.weight_dtype):
-        if tp > request.tp and _plan(replace(request, tp=tp), "").fits:
-            return tp
-    return None
+        if tp <= request.tp:
+            continue
+        plan = _plan(replace(request, tp=tp), "")
+        if plan.fits:
+            return first or (tp, request.max_model_len), tp
+        longest = plan.longest_context_tokens
+        if first is None and longest > 0:
+            first = (tp, longest)
+    return first, None
 
 
 def _check_knobs(tp: int, seqs: int, tokens: int, utilisation: float, max_model_len: int, block_size: int) -> None:

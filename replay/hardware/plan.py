@@ -37,7 +37,8 @@ class MemoryRequest:
 
 
 class MemoryPlan(Entry):
-    """What one GPU's memory holds. Where ``fits``, the ``_gib`` parts add up to ``total_gib``.
+    """What one GPU's memory holds. The ``_gib`` parts add up to ``total_gib``; where there is no room for any KV
+    cache, to that and ``shortfall_gib``.
 
     ``kv_blocks``: blocks that requests can use (the engine's null block is taken off); ``kv_tokens``: what the engine's
     start-up line prints; ``max_concurrency``: requests of ``max_model_len`` tokens at once. With ``fits`` false
@@ -57,6 +58,8 @@ class MemoryPlan(Entry):
     shortfall_gib: float = 0.0
     kv_uncertainty_gib: float
     max_concurrency: float
+    longest_context_tokens: int
+    """The longest context of which one request fits, at most the one asked for; 0 where none does."""
     kv_bytes_per_token: int
     block_size: int
     layout: KvLayout

@@ -72,6 +72,9 @@ def test_version() -> None:
     assert answer.stdout.startswith("capreplay ")
 
 
+MEMORY = ["memory", "--model", "llama-3.1-8b", "--gpu", "H100-SXM"]
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -95,6 +98,8 @@ def test_version() -> None:
         (["run", "x.csv", "--model", "llama-3.1-8b", "--gpu", ","], "--gpu"),
         (["ingest", "x.csv", "--map", "when=ts"], "arrival"),
         (["run", "x.csv", "--model", "llama-3.1-8b", "--gpu", "H100-SXM", "--max-gpus", "0"], "give at least 1"),
+        ([*MEMORY, "--gpu-memory-utilization", "1.5"], "--gpu-memory-utilization"),
+        (["verify", "/no/such/file"], "cannot open /no/such/file: no such file"),
         (["ingest", "x.csv", "--block-size", "-1"], "give at least 1"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,11 @@ def test_options_reach_the_sizing() -> None:
 def test_what_does_not_fit_is_an_answer() -> None:
     answer = size("memory", "--model", "meta-llama/Llama-3.1-70B", "--gpu", "L40S")
     assert answer["fits"] is False
-    assert "does not fit" in answer["reason"]
+    assert answer["reason"].startswith("weights "), "the sentence around it says that it does not fit"
+    parts = ("kv_gib", "weights_gib", "activation_gib", "non_torch_gib", "cuda_graph_gib", "unused_gib")
+    needed = answer["total_gib"] + answer["shortfall_gib"]
+    assert sum(answer[name] for name in parts) == pytest.approx(needed, abs=0.01)
+    assert answer["cuda_graph_gib"] > 0
     too_long = size(*BASE, "--max-model-len", "1000000")
     assert too_long["fits"] is False
     assert "131072" in too_long["reason"]
@@ -109,3 +114,18 @@ def test_in_words() -> None:
     nope = CliRunner().invoke(cli, ["memory", "--model", "meta-llama/Llama-3.1-70B", "--gpu", "L40S"])
     assert nope.exit_code == 0
     assert nope.stdout.startswith("Does not fit:")
+    assert nope.stdout.lower().count("does not fit") == 1
+    assert "missing" in nope.stdout
+    assert "KV blocks and the null block of the engine," in answer.stdout
+
+
+def test_the_cure_is_what_a_run_would_do() -> None:
+    words = ("memory", "--model", "meta-llama/Llama-3.1-70B", "--gpu", "H100-SXM")
+    reason = size(*words)["reason"]
+    found = re.search(r"tp 2 fits with max_model_len (\d+), tp (\d+) fits with max_model_len 131072", reason)
+    assert found is not None, reason
+    assert size(*words, "--tp", "2", "--max-model-len", found[1])["fits"]
+    assert not size(*words, "--tp", "2", "--max-model-len", str(int(found[1]) + 32))["fits"]
+    assert size(*words, "--tp", found[2])["fits"]
+    two = CliRunner().invoke(cli, [*words, "--tp", "2"]).stdout
+    assert f"run and replay take {found[1]} here" in two

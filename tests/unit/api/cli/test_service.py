@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from api.cli.group import cli
 from api.cli.serve import _serve
+from models.folder_lock import hold
 
 EXPOSED = {"CAPREPLAY_HOST": "0.0.0.0"}
 BROKER = {"CAPREPLAY_BROKER_URL": "redis://127.0.0.1:1/0"}
@@ -102,6 +106,27 @@ def test_serve_says_that_a_port_is_taken(tmp_path: Path) -> None:
         problem = answer("serve", "--port", port, "--data-dir", tmp_path, exit_code=2)
     assert problem["code"] == "settings.address"
     assert "--port" in json.dumps(problem["errors"])
+
+
+def test_a_second_serve_on_one_folder_names_the_first(tmp_path: Path) -> None:
+    with hold(tmp_path / "serve.lock"):
+        problem = answer("serve", "--port", 0, "--data-dir", tmp_path, exit_code=2)
+    assert problem["code"] == "settings.data_dir"
+    assert f"process {os.getpid()}" in problem["detail"]
+    assert not (tmp_path / "capreplay.db").exists(), "a refused start touches nothing"
+
+
+@pytest.mark.parametrize("verb", ["worker", "beat"])
+def test_a_check_on_a_fresh_folder_is_one_sentence_and_makes_nothing(verb: str, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    words = [sys.executable, "-m", "worker", verb, "--check"]
+    done = subprocess.run(  # noqa: S603 - our own module
+        words, env=os.environ | {"CAPREPLAY_DATA_DIR": str(folder)}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("no worker has run here")
+    assert done.stderr.count("\n") == 1
+    assert not folder.exists()
 
 
 def test_openapi_is_the_committed_one(project_root: Path) -> None:
