@@ -7,9 +7,11 @@ import json
 import math
 import re
 from collections.abc import Callable, Coroutine
+from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from fastapi import Request
+from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -130,17 +132,38 @@ async def _read_bounded(request: Request) -> bytes:
     return bytes(body)
 
 
+def _query_names(dependant: Dependant) -> set[str]:
+    """Names of the query parameters of a route and of all that it depends on."""
+    return {field.alias for field in dependant.query_params}.union(*map(_query_names, dependant.dependencies))
+
+
+def _check_query(request: Request, known: frozenset[str]) -> None:
+    unknown = sorted(set(request.query_params) - known)
+    if not unknown:
+        return
+    faults = []
+    for name in unknown[:20]:
+        near = get_close_matches(name, known, n=1)
+        cure = f"did you mean {near[0]}?" if near else f"this route takes {', '.join(sorted(known)) or 'none'}"
+        faults.append(FieldError(f"no such query parameter; {cure}", field=name[:100], rule="unknown", cure=cure))
+    raise InvalidError(f"{faults[0].field}: {faults[0].detail}", code="query.unknown", errors=faults)
+
+
 class StrictRoute(APIRoute):
-    """The route class of ``/v1``: authenticates first, then reads a body, which must be JSON where one is expected."""
+    """The route class of ``/v1``: authenticates first, refuses query parameters that it does not know, then reads a
+    body, which must be JSON where one is expected."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
         reads_json = self.body_field is not None
+        known = frozenset(_query_names(self.dependant))
 
         async def strict(request: Request) -> Response:
+            if reads_json or request.query_params:
+                await run_in_threadpool(authenticate, request)
+            _check_query(request, known)
             if not reads_json:
                 return await handler(request)
-            await run_in_threadpool(authenticate, request)
             body = await _read_bounded(request)
             if body and not _JSON.match(request.headers.get("content-type", "")):
                 raise MediaTypeError("this route reads JSON: send the header Content-Type: application/json")

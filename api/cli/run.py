@@ -97,8 +97,6 @@ def command(
 
     check_report_path(report)
     objectives, note = objectives_of(slo)
-    if note is not None:
-        click.echo(f"note: {note}", err=True)
     catalogue, model_key = with_model(shipped_catalogue(), model)
     catalogue, gpu_keys = with_gpus(catalogue, comma_list(gpus))
     body: dict[str, Any] = {
@@ -127,6 +125,7 @@ def command(
         body["tp"] = comma_ints(tps, "--tp")
     document = plan_locally(trace, PlanSpec.model_validate(body), catalogue, ingest_options_of(**how), threads)
     if note is not None:
+        click.echo(f"note: {note}", err=True)
         document["warnings"] = [f"{note[0].upper()}{note[1:]}.", *document["warnings"]]
     write_report(document, report)
     if as_json:

@@ -150,3 +150,12 @@ def test_readiness_failure_is_a_503_problem(local, monkeypatch):
 
 def test_a_client_that_asks_for_http_2_upgrade_is_served(local):
     assert isinstance(local.http.get("/healthz", headers={"Upgrade": "h2c"}), httpx.Response)
+
+
+def test_every_route_refuses_a_query_parameter_that_it_does_not_know(local):
+    for method, path in api_routes(local.made.app):
+        answer = local.http.request(method, concrete(path), params={"max_rejected_shares": "1"})
+        body = problem(answer, 422, "query.unknown")
+        assert body["errors"][0]["field"] == "max_rejected_shares"
+    upload = local.http.put("/v1/traces", params={"max_rejected_shares": "1"}, content=b"x")
+    assert "did you mean max_rejected_share?" in problem(upload, 422)["detail"]
