@@ -17,6 +17,7 @@ VERBS: dict[str, str] = {
     "replay": "Replay a trace on one deployment and print every metric.",
     "ingest": "Read and clean a trace file; print what was kept, rejected and assumed.",
     "memory": "Size the KV cache of one replica on one GPU type.",
+    "catalogue": "List the known GPU types, models, prices, or engines with their knobs.",
     "verify": "Replay recorded scheduler cases and compare step by step.",
     "serve": "Start the service: API and pages, and in embedded mode its worker too.",
     "worker": "Start a worker that takes jobs from the queue.",
