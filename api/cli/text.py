@@ -17,18 +17,23 @@ def plan_text(document: Document) -> str:
         "",
         _workload_line(document),
         f"Objectives: {'; '.join(document['objectives'])}",
+        _engine_line(document, [one["engine"] for one in document["recommendations"]]),
     ]
     if document["recommendations"]:
+        best = document["recommendations"][0]
+        where = f"{best['gpu']} at TP {best['tp']}"
         parts += ["", _recommendation_table(document)]
-    if document["recommendations"] and document["recommendations"][0].get("goodput") is not None:
-        parts += ["", f"First row: {goodput_sentence(document['recommendations'][0]['goodput'])}"]
+        parts.append("load: of the capacity limit; the latency limit comes before it")
+        parts += ["", f"Evidence for {where}: {best['evidence']['sentence']}"]
+        if best.get("goodput") is not None:
+            parts += ["", f"First row: {goodput_sentence(best['goodput'])}"]
     if document["infeasible"]:
         rows = [(one["gpu"], str(one["tp"]), one["reason"]) for one in document["infeasible"]]
         parts += ["", "No answer:", table(("GPU", "TP", "reason"), rows, left=(0, 2), wrap=100)]
     prices = dict.fromkeys(price_sentence(one) for one in document["recommendations"])
     parts += ["", *prices] if prices else []
     parts += _trust_lines(document, [one["step_time"] for one in document["recommendations"]])
-    return "\n".join(parts + _warnings(document))
+    return "\n".join(parts + _notes(document["recommendations"]) + _warnings(document))
 
 
 def replay_text(document: Document, kernel_s: float, wall_s: float) -> str:
@@ -51,7 +56,8 @@ def replay_text(document: Document, kernel_s: float, wall_s: float) -> str:
         f"{run['requests']:,} requests: {run['finished']:,} finished, rejected: {rejected}; "
         f"{run['preemptions']:,} preemptions; {run['steps']:,} engine steps ({run['loop']} loop)."
     )
-    parts = [document["verdict"]["sentence"], "", _workload_line(document), counts, facts]
+    parts = [document["verdict"]["sentence"], "", _workload_line(document)]
+    parts += [_engine_line(document, [document["engine"]]), counts, facts]
     if run["saturated"]:
         parts.append("SATURATED: these latencies grow with the length of the trace and are no operating point.")
     parts += ["", table(("latency", *names, "samples"), rows)]
@@ -61,17 +67,17 @@ def replay_text(document: Document, kernel_s: float, wall_s: float) -> str:
         parts += ["", goodput_sentence(run["goodput"])]
     for split in document.get("splits", ()):
         parts += ["", _split_table(split)]
-    parts += ["", price_sentence(document["cost"])]
+    parts += ["", _replay_price(document)]
     parts += _trust_lines(document, [document["step_time"]])
     parts.append(f"Simulated in {kernel_s:.3g} s of compiled code, {wall_s:.3g} s in all.")
-    return "\n".join(parts + _warnings(document))
+    return "\n".join(parts + _notes([document]) + _warnings(document))
 
 
 def price_sentence(cost: Document) -> str:
     """Provider, region, term and date of the price behind a cost; or why there is none."""
     price = cost["price"]
     if price is None:
-        return f"Price: none. {cost['price_reason'] or ''}".rstrip()
+        return f"Price: none: {cost['price_reason']}."
     date = f", as of {price['date']}" if price["date"] else ""
     whole = ""
     if price["gpus_per_instance"] > 1:
@@ -121,13 +127,39 @@ def _split_table(split: Document) -> str:
     return table(head, rows)
 
 
+def _replay_price(document: Document) -> str:
+    sentence = price_sentence(document["cost"] | {"gpu": document["gpu"], "tp": document["tp"]})
+    per_hour = document["cost"]["usd_per_hour"]
+    return sentence if per_hour is None else f"{sentence} In all {usd(per_hour)} USD per hour."
+
+
+def _engine_line(document: Document, engines: list[Document]) -> str:
+    """What was replayed: model, engine preset, number formats. No engine: no candidate came so far."""
+    line = f"Model: {document['model']}; engine: {document['provenance']['engine_preset']}"
+    formats = dict.fromkeys(f"weights {one['weight_dtype']}, KV cache {one['kv_dtype']}" for one in engines)
+    return f"{line}; {' or '.join(formats)}." if formats else f"{line}."
+
+
+def _notes(deployments: list[Document]) -> list[str]:
+    """Notes on memory and length of context, each once with the GPU types that it is about."""
+    about: dict[str, list[str]] = {}
+    for one in deployments:
+        for note in one["memory"]["notes"]:
+            about.setdefault(note, []).append(f"{one['gpu']} at TP {one['tp']}")
+    return ["", *(f"Note on {', '.join(where)}: {note}" for note, where in about.items())] if about else []
+
+
 def _recommendation_table(document: Document) -> str:
-    head = ["", "GPU", "TP", "replicas", "GPUs", "USD/hour", "USD/month", "USD/1M output"]
+    head = ["", "GPU", "TP", "replicas", "GPUs"]
     first = document["recommendations"][0]
+    paid = [one["price"] and one["price"]["paid_gpus"] for one in document["recommendations"]]
+    is_more_paid = any(n and n != one["gpus"] for n, one in zip(paid, document["recommendations"], strict=True))
+    head += ["paid GPUs"] * is_more_paid + ["USD/hour", "USD/month", "USD/1M output"]
     head += [one["name"].replace("_", " ") for one in first["objectives"]] + ["load"]
     rows = []
-    for one in document["recommendations"]:
+    for one, bought in zip(document["recommendations"], paid, strict=True):
         cells = [str(one["rank"]), one["gpu"], str(one["tp"]), str(one["replicas"]), str(one["gpus"])]
+        cells += [str(bought or "-")] * is_more_paid
         cells += [usd(one["usd_per_hour"]), usd(one["usd_per_month"]), usd(one["usd_per_1m_output_tokens"])]
         cells += [seconds(outcome["value_s"]) for outcome in one["objectives"]] + [
             "-" if one["load_factor"] is None else f"{one['load_factor']:.0%}"

@@ -56,12 +56,13 @@ def alternatives(report: PlanReport) -> Chart:
         Column("TP", "tp"),
         Column("replicas", "replicas"),
         Column("GPUs", "gpus"),
+        Column("paid GPUs", "paid_gpus"),
         Column("USD/hour", "usd_per_hour", "usd"),
         Column("USD/month", "usd_per_month", "usd"),
         Column("USD per 1M output tokens", "usd_per_1m_output_tokens", "usd"),
         Column("USD per 1M tokens", "usd_per_1m_tokens", "usd"),
         *(Column(name.replace("_", " "), f"{name}_s", "seconds") for name in names),
-        Column("load", "load_factor", "percent"),
+        Column("load of capacity", "load_factor", "percent"),
         Column("step times", "provenance", "text"),
     )
     rows = tuple(_alternative(one) for one in report.recommendations)
@@ -81,6 +82,7 @@ def _alternative(one: Recommendation) -> tuple[Cell, ...]:
         one.tp,
         one.replicas,
         one.gpus,
+        one.price.paid_gpus if one.price else None,
         *costs,
         *values,
         one.load_factor,

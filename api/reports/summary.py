@@ -49,7 +49,7 @@ def summary_table(document: dict[str, Any]) -> Table:
 def _plan_rows(report: PlanReport) -> list[Row]:
     rows: list[Row] = []
     for one in report.recommendations:
-        row: Row = {key: getattr(one, key, None) for key in _WHERE} | {"model": report.model, "reason": None}
+        row: Row = {key: getattr(one, key, None) for key in _WHERE} | {"model": report.model, "code": None, "reason": None}
         row |= _cost(one) | _operating(one)
         rows.append(row | {f"step_time_{key}": getattr(one.step_time, key) for key in _STEP_TIME})
     return rows + [_infeasible(one, report.model) for one in report.infeasible]
@@ -57,7 +57,7 @@ def _plan_rows(report: PlanReport) -> list[Row]:
 
 def _infeasible(one: Infeasible, model: str) -> Row:
     where: Row = {"rank": None, "status": "infeasible", "model": model, "gpu": one.gpu, "tp": one.tp}
-    return where | {"replicas": None, "gpus": None, "reason": one.reason}
+    return where | {"replicas": None, "gpus": None, "code": one.code, "reason": one.reason}
 
 
 def _replay_row(report: ReplayReport) -> Row:

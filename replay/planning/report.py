@@ -31,6 +31,7 @@ from replay.planning.split_table import split_parts
 from replay.planning.wording import deployment_text, objective_text, quantity, rejected_sentence
 from replay.results import ReplayResult
 from replay.specs import PriceFilter, Transform
+from replay.steptime.accuracy import quoted_error
 from replay.workload import Workload
 
 if TYPE_CHECKING:
@@ -106,7 +107,9 @@ def build_plan_report(
         ),
         method=METHOD + PLAN_METHOD,
         limits=_limits(calibrations, cached=_prefixes_were_cached(ordered)),
-        warnings=_warnings(workload, ingest, calibrations) + _price_warnings(recommendations),
+        warnings=_warnings(workload, ingest, calibrations) 
+        + _margin_warnings(recommendations)
+        + _price_warnings(recommendations),
         objectives=tuple(objective_text(objective) for objective in spec.objectives),
         constraints={
             "max_gpus": spec.max_gpus,
@@ -201,10 +204,9 @@ def _plan_verdict(
         if len(recommendations) == 1
         else f"the cheapest of {len(recommendations)} feasible candidates"
     )
-    limit = f"; its capacity is {1 / best.load_factor:.1f} times this load" if best.load_factor else ""
     return Verdict(
         status="recommended",
-        sentence=f"{what} {meets} {objectives} at {best.usd_per_hour:.2f} USD per hour, {among}{limit}.",
+        sentence=f"{what} {meets} {objectives} at {best.usd_per_hour:.2f} USD per hour, {among}.",
     )
 
 
@@ -222,7 +224,7 @@ def _replay_verdict(figures: Operating, deployment: Deployment) -> Verdict:
         sentence = f"{what}: cannot keep up: the load takes too long to drain, so latencies were not computed."
         return Verdict(status="saturated", sentence=sentence)
     if figures.rejected:
-        lost = rejected_sentence(figures.rejected, figures.requests, deployment.engine.max_model_len)
+        lost = rejected_sentence(figures.rejected, figures.requests, deployment)
         sentence = f"{what}: {lost}; they are in no latency figure."
         return Verdict(status="some_requests_rejected", sentence=sentence)
     ttft, itl = figures.metrics.ttft_s.p99, figures.metrics.itl_s.p99
@@ -298,6 +300,22 @@ def _warnings(
     analytic = sorted({c.gpu for c in calibrations if c.provenance == "analytic"})
     if analytic:
         warnings.append(f"Step times of {', '.join(analytic)} are analytic: estimated from data sheets, not measured.")
+    return tuple(warnings)
+
+
+def _margin_warnings(recommendations: tuple[Recommendation, ...]) -> tuple[str, ...]:
+    """Objectives that pass by less than the step times may be wrong: a little slower, and the answer is one more."""
+    warnings = []
+    for found in recommendations:
+        quoted = quoted_error(found.step_time.stated_error)
+        rows = [(row.margin, row.name) for row in found.objectives if row.margin is not None]
+        if quoted is None or not rows or min(rows)[0] >= quoted[1]:
+            continue
+        margin, name = min(rows)
+        warnings.append(
+            f"{found.gpu} at tp {found.tp}: {name} passes by {margin:.1%}, less than the step-time error ({quoted[0]}): "
+            f"plan for {found.replicas + 1} replicas."
+        )
     return tuple(warnings)
 
 

@@ -129,8 +129,7 @@ class _Search:
         first = self.point(1)
         never = {reason: count for reason, count in first.rejected.items() if reason not in RELIEVED_BY_REPLICAS}
         if never:
-            limit = self._resolved().engine.max_model_len
-            raise _NoAnswer("requests.rejected", rejected_sentence(never, self.workload.n, limit))
+            raise _NoAnswer("requests.rejected", rejected_sentence(never, self.workload.n, self._resolved()))
         self._check_reachable(first)
         return self._recommendation(self._smallest_passing(first), first)
 

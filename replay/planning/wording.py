@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from replay.planning.document import CurvePoint
 from replay.specs import Objective
+
+if TYPE_CHECKING:
+    from replay.deployment import Deployment
 
 REJECTIONS = {
     "too_long_for_model": "longer than max_model_len",
@@ -36,11 +40,19 @@ def objective_text(objective: Objective) -> str:
     return f"{objective.name} <= {quantity(objective.threshold_s)}"
 
 
-def rejected_sentence(rejected: Mapping[str, int], requests: int, max_model_len: int) -> str:
-    """Which requests this deployment, with this ``max_model_len``, can never serve."""
+def rejected_sentence(rejected: Mapping[str, int], requests: int, deployment: Deployment) -> str:
+    """Which requests this deployment can never serve; where its memory is why, that, and what would serve them."""
     parts = ", ".join(f"{count} {REJECTIONS.get(reason, reason)}" for reason, count in rejected.items())
-    parts = parts.replace("max_model_len", f"max_model_len {max_model_len}")
-    return f"{sum(rejected.values())} of {requests} requests can never be served: {parts}"
+    limit = deployment.engine.max_model_len
+    parts = parts.replace("max_model_len", f"max_model_len {limit}")
+    sentence = f"{sum(rejected.values())} of {requests} requests can never be served: {parts}"
+    asked = deployment.spec.max_model_len is not None or "max_model_len" in deployment.spec.engine.overrides
+    if "too_large_for_kv" in rejected or (limit < deployment.model.max_position and not asked):
+        sentence += (
+            f", all that the memory beside the weights holds on {deployment.gpu.key} at tp {deployment.spec.tp}: "
+            "use a larger tp, or fp8 weights or KV cache"
+        )
+    return sentence
 
 
 def unmet_sentence(point: CurvePoint) -> str:

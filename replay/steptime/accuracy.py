@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from replay.hardware.entries import GpuType, ModelSpec
 from replay.steptime.roofline import borrowed, generation
 
@@ -62,3 +64,9 @@ def stated_error(model: ModelSpec, gpu: GpuType, weights: str) -> str:
         f"step time of {name} models with {weights} weights against kernel tables of {COMPARED[kind]}: "
         f"median {median}, p95 {p95}; latency end to end not measured"
     )
+
+
+def quoted_error(sentence: str) -> tuple[str, float] | None:
+    """What a sentence of ``stated_error`` quotes (``median 3 %, p95 14 to 15 %``) and the larger p95 as a share."""
+    found = re.search(r"median [\d.]+(?: to [\d.]+)? %, p95 (?:[\d.]+ to )?([\d.]+) %", sentence)
+    return (found[0], float(found[1]) / 100) if found else None
