@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 from replay.engines import EngineConfig, resolve_engine
 from replay.errors import FieldError, SpecError
+from replay.hardware.dtypes import weight_format
 from replay.hardware.entries import GpuType, ModelSpec
-from replay.hardware.feasibility import largest_tensor_parallel
+from replay.hardware.feasibility import check_parallelism
 from replay.hardware.memory import MemoryPlan, size_memory
 from replay.specs import DeploymentSpec
 from replay.steptime.analytic import analytic_step_time
@@ -57,6 +58,11 @@ class Deployment:
         return replace(self, spec=self.spec.model_copy(update={"replicas": replicas}))
 
 
+def asks_for_length(spec: DeploymentSpec) -> bool:
+    """Whether the user said how long a context may be; else the longest that fits is served."""
+    return spec.max_model_len is not None or bool(_LENGTH_KNOBS & spec.engine.overrides.keys())
+
+
 def resolve_deployment(spec: DeploymentSpec, model: ModelSpec, gpu: GpuType) -> Deployment:
     """Resolves engine, memory and step time.
 
@@ -71,15 +77,11 @@ def resolve_deployment(spec: DeploymentSpec, model: ModelSpec, gpu: GpuType) -> 
             "but not replayed yet"
         )
         raise SpecError("deployment.not_replayed", detail, [FieldError(detail, field="model")])
-    largest = largest_tensor_parallel(gpu)
-    if spec.tp > largest:
-        detail = f"tensor parallelism {spec.tp} spans more GPUs than one interconnect domain of {gpu.key} ({largest})"
-        cure = f"use tp {largest} or less, or another GPU type"
-        raise SpecError("parallelism.scale_up", detail, [FieldError(detail, field="tp", cure=cure)])
+    check_parallelism(model, gpu, spec.tp, weight_format(spec.weight_dtype, model.weight_dtype))
     engine = resolve_engine(spec.engine, gpu, model, spec.max_model_len, spec.tp)
     memory = _size(spec, model, gpu, engine)
     notes = list(engine.notes)
-    asked = spec.max_model_len is not None or bool(_LENGTH_KNOBS & spec.engine.overrides.keys())
+    asked = asks_for_length(spec)
     if not memory.fits and not asked:
         longest = memory.longest_context_tokens
         if longest > 0:

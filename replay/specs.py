@@ -7,11 +7,13 @@ store them as JSON, and a worker parses them again. No kernels, no polars here: 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from difflib import get_close_matches
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from replay.errors import FieldError, SpecError
+from replay.faults import plain_faults
 
 Metric = Literal["ttft", "itl", "tpot", "e2e", "queue"]
 Router = Literal[
@@ -93,6 +95,20 @@ class Objective(Spec):
         return f"{self.metric}_p{repr(self.percentile).removesuffix('.0')}"
 
 
+def _objective_fault(text: str) -> str | None:
+    """Which part of an objective's name is not known; ``None`` where the name is fine."""
+    name = re.split(r"<?=", text)[0].strip()
+    metric, _, statistic = name.partition("_")
+    metrics = get_args(Metric)
+    if metric not in metrics:
+        near = get_close_matches(metric, metrics, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        return f"unknown metric {metric[:40]!r}; {hint}the metrics are {', '.join(metrics)}"
+    if statistic and statistic != "mean" and not re.fullmatch(r"p\d{1,2}(\.\d+)?", statistic):
+        return f"unknown statistic {statistic[:40]!r}; use mean, or a percentile above p0 and below p100, e.g. p50, p99.9"
+    return None
+
+
 def parse_objective(text: str) -> Objective:
     """Reads ``ttft_p99=2s``, ``itl_p95<=50ms``, ``e2e_mean=8s`` or ``ttft<=2s@99%`` (99 % of requests within 2 s).
 
@@ -102,7 +118,9 @@ def parse_objective(text: str) -> Objective:
     cure = "write METRIC_STATISTIC=VALUE with a unit, e.g. ttft_p99=2s, itl_p95=50ms, e2e_mean=8s, or ttft<=2s@99%"
     match = _OBJECTIVE.match(text.strip().lower())
     if match is None:
-        raise SpecError("slo.syntax", f"cannot read the objective {text!r}", [FieldError(cure, field="slo", cure=cure)])
+        problem = _objective_fault(text.strip().lower()) or cure
+        detail = f"cannot read the objective {text[:100]!r}: {problem}"
+        raise SpecError("slo.syntax", detail, [FieldError(detail, field="slo", cure=cure)])
     statistic, share = match[2], match[8]
     metric, number, unit = (match[1], match[3], match[4]) if share is None else (match[5], match[6], match[7])
     if unit not in _UNITS_S:
@@ -117,12 +135,10 @@ def parse_objective(text: str) -> Objective:
             }
         )
     except ValueError as error:
-        what = (
-            "; ".join(one["msg"].removeprefix("Value error, ") for one in error.errors())
-            if isinstance(error, ValidationError)
-            else str(error)
-        )
-        raise SpecError("slo.value", f"impossible objective {text!r}: {what}", [FieldError(cure, "slo")]) from error
+        said = plain_faults(error.errors()) if isinstance(error, ValidationError) else []
+        what = "; ".join(f"{one.field}: {one.detail}" if one.field else one.detail for one in said)
+        detail = f"impossible objective {text[:100]!r}: {what or 'the limit must be a number above 0'}"
+        raise SpecError("slo.value", detail, [FieldError(detail, "slo", cure=cure)]) from error
 
 
 class Transform(Spec):

@@ -141,10 +141,10 @@ def _engine_line(document: Document, engines: list[Document]) -> str:
 
 
 def _notes(deployments: list[Document]) -> list[str]:
-    """Notes on memory and length of context, each once with the GPU types that it is about."""
+    """Notes on memory, context and the run, each once with the GPU types that it is about."""
     about: dict[str, list[str]] = {}
     for one in deployments:
-        for note in one["memory"]["notes"]:
+        for note in (*one["memory"]["notes"], *one.get("operating", one)["notes"]):
             about.setdefault(note, []).append(f"{one['gpu']} at TP {one['tp']}")
     return ["", *(f"Note on {', '.join(where)}: {note}" for note, where in about.items())] if about else []
 

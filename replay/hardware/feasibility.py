@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from replay.errors import FieldError, SpecError
 from replay.hardware.entries import GpuType, ModelSpec
 from replay.hardware.kv import KvLayout
 from replay.hardware.weights import layer_counts
@@ -76,3 +77,19 @@ def largest_tensor_parallel(gpu: GpuType) -> int:
     """GPUs that one tensor-parallel group can span: the fast domain, or a host's PCIe where cards are plugged in."""
     plugged = "PCIe" in gpu.interconnect or "bridge" in gpu.interconnect
     return max(gpu.max_scaleup_gpus, HOST_GPUS if plugged else 1)
+
+
+def check_parallelism(model: ModelSpec, gpu: GpuType, tp: int, fmt: str) -> None:
+    """Refuses a tensor-parallel size that this GPU type cannot link, or that does not divide this model.
+
+    Raises:
+        SpecError: ``parallelism.scale_up``, ``deployment.infeasible``; with the sizes that work.
+    """
+    largest = largest_tensor_parallel(gpu)
+    if tp > largest:
+        detail = f"tensor parallelism {tp} spans more GPUs than one interconnect domain of {gpu.key} ({largest})"
+        cure = f"use tp {largest} or less, or another GPU type"
+        raise SpecError("parallelism.scale_up", detail, [FieldError(detail, field="deployment.tp", cure=cure)])
+    fault = parallelism_fault(model, tp, fmt)
+    if fault is not None:
+        raise SpecError("deployment.infeasible", fault, [FieldError(fault, field="deployment.tp")])

@@ -189,7 +189,11 @@ def _plan_verdict(
         who = (
             "The candidate does not meet" if len(infeasible) == 1 else f"None of the {len(infeasible)} candidates meets"
         )
-        sentence = f"{who} {objectives} within the limits; {first.gpu} at tp {first.tp}: {first.reason}."
+        what = f"{who} {objectives} within the limits"
+        if all(row.best is None for row in infeasible):
+            is_one = len(infeasible) == 1
+            what = "The candidate cannot be used" if is_one else f"None of the {len(infeasible)} candidates can be used"
+        sentence = f"{what}; {first.gpu} at tp {first.tp}: {first.reason}."
         return Verdict(status="no_feasible_candidate", sentence=sentence)
     best = recommendations[0]
     what = deployment_text(best.gpu, best.tp, best.replicas)

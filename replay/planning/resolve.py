@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
+from difflib import get_close_matches
 from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,6 +18,7 @@ from replay.errors import FieldError, SpecError
 from replay.hardware.catalogue import Catalogue
 from replay.hardware.dtypes import kv_format, weight_format
 from replay.hardware.entries import GpuType, ModelSpec, Price
+from replay.hardware.feasibility import check_parallelism
 from replay.specs import DeploymentSpec, PlanSpec, PriceFilter, ReplaySpec
 
 
@@ -108,7 +111,7 @@ def resolve_plan(
     Raises:
         SpecError: unknown or ambiguous names, with the nearest ones; unknown or contradictory knobs.
     """
-    gpus = {gpu.key: gpu for gpu in (catalogue.gpu(key) for key in spec.gpus)}
+    gpus = {gpu.key: gpu for gpu in (_gpu(catalogue, key, "gpus") for key in spec.gpus)}
     found = model or catalogue.model(spec.model)
     price = _price_filter(spec.price, catalogue)
     weight_format(spec.weight_dtype, found.weight_dtype)
@@ -134,11 +137,12 @@ def resolve_replay(
     """Looks up every key of a replay; on-demand offers price it.
 
     Raises:
-        SpecError: unknown or ambiguous names, with the nearest ones.
+        SpecError: unknown or ambiguous names, with the nearest ones; a tensor-parallel size that cannot work.
     """
-    gpu = catalogue.gpu(spec.deployment.gpu)
+    gpu = _gpu(catalogue, spec.deployment.gpu, "deployment.gpu")
     found = model or catalogue.model(spec.deployment.model)
-    weight_format(spec.deployment.weight_dtype, found.weight_dtype)
+    weights = weight_format(spec.deployment.weight_dtype, found.weight_dtype)
+    check_parallelism(found, gpu, spec.deployment.tp, weights)
     kv_format(spec.deployment.kv_dtype)
     resolve_engine(spec.deployment.engine, gpu, found, spec.deployment.max_model_len)
     deployment = spec.deployment.model_copy(update={"model": found.key, "gpu": gpu.key})
@@ -152,10 +156,33 @@ def resolve_replay(
     )
 
 
+def _gpu(catalogue: Catalogue, name: str, field: str) -> GpuType:
+    """As ``catalogue.gpu``; a refusal names the field of the request."""
+    try:
+        return catalogue.gpu(name)
+    except SpecError as error:
+        raise SpecError(error.code, error.detail, [replace(one, field=field) for one in error.errors]) from None
+
+
+def _check_offers(price: PriceFilter, catalogue: Catalogue) -> None:
+    """A provider, region or term that no offer has is a mistake, not an empty market."""
+    for name, wanted in (("provider", price.provider), ("region", price.region), ("term", price.term)):
+        known = sorted({str(getattr(offer, name)) for offer in catalogue.prices}, key=str.casefold)
+        spellings = known if name == "term" else [*map(str.casefold, known)]
+        if wanted is None or not known or (wanted if name == "term" else wanted.casefold()) in spellings:
+            continue
+        near = get_close_matches(wanted.casefold(), [one.casefold() for one in known], n=3)
+        shown = [one for one in known if one.casefold() in near] or known
+        cure = f"{'did you mean' if near else 'use one of'} {', '.join(shown[:40])}"
+        detail = f"no price of the catalogue has the {name} {wanted[:100]!r}; {cure}"
+        raise SpecError("price.unknown", detail, [FieldError(detail, field=f"price.{name}", cure=cure)])
+
+
 def _price_filter(price: PriceFilter, catalogue: Catalogue) -> PriceFilter:
+    _check_offers(price, catalogue)
     own: dict[str, float] = {}
     for name, usd in price.usd_per_gpu_hour.items():
-        key = catalogue.gpu(name).key
+        key = _gpu(catalogue, name, "price.usd_per_gpu_hour").key
         if own.get(key, usd) != usd:
             detail = f"two different prices are given for {key}"
             raise SpecError(

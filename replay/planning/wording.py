@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from replay.deployment import Deployment, asks_for_length
 from replay.planning.document import CurvePoint
 from replay.specs import Objective
-
-if TYPE_CHECKING:
-    from replay.deployment import Deployment
 
 REJECTIONS = {
     "too_long_for_model": "longer than max_model_len",
@@ -46,8 +43,8 @@ def rejected_sentence(rejected: Mapping[str, int], requests: int, deployment: De
     limit = deployment.engine.max_model_len
     parts = parts.replace("max_model_len", f"max_model_len {limit}")
     sentence = f"{sum(rejected.values())} of {requests} requests can never be served: {parts}"
-    asked = deployment.spec.max_model_len is not None or "max_model_len" in deployment.spec.engine.overrides
-    if "too_large_for_kv" in rejected or (limit < deployment.model.max_position and not asked):
+    is_lowered = limit < deployment.model.max_position and not asks_for_length(deployment.spec)
+    if "too_large_for_kv" in rejected or is_lowered:
         sentence += (
             f", all that the memory beside the weights holds on {deployment.gpu.key} at tp {deployment.spec.tp}: "
             "use a larger tp, or fp8 weights or KV cache"

@@ -72,6 +72,7 @@ def test_version() -> None:
     assert answer.stdout.startswith("capreplay ")
 
 
+RUN = ["run", "x.csv", "--model", "llama-3.1-8b", "--gpu", "H100-SXM"]
 MEMORY = ["memory", "--model", "llama-3.1-8b", "--gpu", "H100-SXM"]
 
 
@@ -99,6 +100,11 @@ MEMORY = ["memory", "--model", "llama-3.1-8b", "--gpu", "H100-SXM"]
         (["ingest", "x.csv", "--map", "when=ts"], "arrival"),
         (["run", "x.csv", "--model", "llama-3.1-8b", "--gpu", "H100-SXM", "--max-gpus", "0"], "give at least 1"),
         ([*MEMORY, "--gpu-memory-utilization", "1.5"], "--gpu-memory-utilization"),
+        ([*RUN, "--slo", "tftt_p99=2s"], "did you mean ttft?"),
+        ([*RUN, "--slo", "ttft_p100=1s"], "below p100"),
+        ([*RUN, "--slo", "ttft_p99=-1s"], "above 0"),
+        ([*RUN, "--price-usd-per-gpu-hour", "H1000=2"], "H100-SXM"),
+        ([*RUN, "--price-term", "on-demand"], "did you mean on_demand"),
         (["verify", "/no/such/file"], "cannot open /no/such/file: no such file"),
         (["ingest", "x.csv", "--block-size", "-1"], "give at least 1"),
     ],

@@ -1,26 +1,36 @@
-"""Reports as text: what is not known is not printed as a number."""
+"""Reports as text name what was replayed, what is bought, and why one replica fewer is not enough."""
 
 from __future__ import annotations
 
-from report_documents import burst_document, burst_plan_document, replay_document
+from report_documents import plan_document, replay_document
 
 from api.cli.text import plan_text, replay_text
 
 
-def test_a_burst_has_no_load_factor_and_no_cost_per_token() -> None:
-    text = replay_text(burst_document(), 0.1, 0.2)
-    assert "No offered rate, sustainable" in text
-    assert "No cost per token: the requests come as one burst." in text
-    assert "None" not in text
+def test_a_plan_names_model_engine_formats_and_evidence() -> None:
+    document = plan_document()
+    text = plan_text(document)
+    best = document["recommendations"][0]
+    assert f"Model: {document['model']}; engine: vllm-0.33; weights bf16, KV cache bf16." in text
+    assert f"Evidence for {best['gpu']} at TP {best['tp']}: {best['evidence']['sentence']}" in text
+    assert "of the capacity limit" in text
+    assert ": one note of the run" in text
 
 
-def test_a_plan_of_a_burst_shows_a_dash_for_its_load() -> None:
-    text = plan_text(burst_plan_document())
-    row = next(line for line in text.splitlines() if "H100-SXM" in line and "7,300.00" in line)
-    assert row.rstrip().endswith("-")
+def test_paid_gpus_are_shown_where_whole_instances_are_bought() -> None:
+    document = plan_document()
+    assert "paid GPUs" not in plan_text(document)
+    best = document["recommendations"][0]
+    best["price"]["paid_gpus"] = best["gpus"] + 61
+    line = next(line for line in plan_text(document).splitlines() if line.lstrip().startswith("1  "))
+    assert f"  {best['gpus'] + 61}  " in line
 
 
-def test_a_saturated_replay_says_why_it_has_no_cost_per_token() -> None:
-    text = replay_text(replay_document(load=1.7), 0.1, 0.2)
-    assert "No cost per token: the deployment cannot keep up." in text
-    assert "Load factor 1.7" in text
+def test_a_replay_names_gpu_and_total_price() -> None:
+    document = replay_document()
+    text = replay_text(document, 1.0, 2.0)
+    assert f"Price: {document['gpu']} at TP {document['tp']}: " in text
+    assert f"In all {document['cost']['usd_per_hour']:.2f} USD per hour." in text
+    assert "Model: " in text
+    document["operating"]["notes"] = ["max_model_len 131072 does not fit: replayed with max_model_len 64752"]
+    assert "replayed with max_model_len 64752" in replay_text(document, 1.0, 2.0)

@@ -66,14 +66,19 @@ def test_recommendations_are_ranked_by_cost_and_the_infeasible_keep_their_reason
 
 
 def test_without_a_price_a_recommendation_stands_after_the_priced_ones() -> None:
-    report = plan_report(two_gpus(price={"usd_per_gpu_hour": {"H100-SXM": 90.0}, "provider": "nobody"}, tp=(1,)))
+    report = plan_report(two_gpus(price={"usd_per_gpu_hour": {"H100-SXM": 90.0}, "provider": "genesis-cloud"}, tp=(1,)))
     assert [found.gpu for found in report.recommendations] == ["H100-SXM", "A100-SXM-80GB"]
     unpriced = report.recommendations[1]
     assert unpriced.usd_per_hour is None
     assert unpriced.price is None
     assert unpriced.price_reason is not None
-    assert "provider nobody" in unpriced.price_reason
+    assert "provider genesis-cloud" in unpriced.price_reason
     assert any(text.startswith("No price") for text in report.warnings)
+
+
+def test_a_candidate_that_cannot_run_is_no_missed_objective() -> None:
+    sentence = plan_report(two_gpus(gpus=("H100-SXM",), tp=(3,))).verdict.sentence
+    assert sentence.startswith("The candidate cannot be used; H100-SXM at tp 3: tensor parallelism 3 is impossible")
 
 
 def test_no_feasible_candidate_is_an_answer_with_a_reason() -> None:
@@ -285,3 +290,17 @@ def test_documents_need_neither_polars_nor_numba() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_verdict_does_not_sell_capacity_as_headroom() -> None:
+    assert "capacity" not in plan_report(two_gpus()).verdict.sentence
+
+
+def test_a_margin_below_the_step_time_error_is_a_warning() -> None:
+    near = plan_report(two_gpus(objectives=(parse_objective("ttft_p99=510ms"),), tp=(1,)), single_load=0.5)
+    text = next(text for text in near.warnings if text.startswith("H100-SXM at tp 1: ttft_p99 passes by"))
+    assert "(median 3 %, p95 14 to 15 %)" in text
+    replicas = next(found.replicas for found in near.recommendations if found.gpu == "H100-SXM")
+    assert f"plan for {replicas + 1} replicas" in text
+    far = plan_report(two_gpus(objectives=(parse_objective("ttft_p99=60s"),), tp=(1,)), single_load=0.5)
+    assert not any("passes by" in text for text in far.warnings)

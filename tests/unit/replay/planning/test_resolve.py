@@ -52,6 +52,11 @@ def test_own_prices_go_to_the_gpu_they_name_by_any_spelling() -> None:
         ({"kv_dtype": "int4"}, "memory.kv_dtype"),
         ({"engine": {"preset": "vllm-9"}}, "engine.unknown_preset"),
         ({"engine": {"overrides": {"max_num_seq": 8}}}, "engine.knob"),
+        ({"price": {"provider": "nobody"}}, "price.unknown"),
+        ({"price": {"region": "us-eest-1"}}, "price.unknown"),
+        ({"price": {"term": "on-demand"}}, "price.unknown"),
+        ({"price": {"term": "On_Demand"}}, "price.unknown"),
+        ({"price": {"usd_per_gpu_hour": {"H1000": 2.0}}}, "catalogue.unknown_gpu"),
         ({"price": {"usd_per_gpu_hour": {"H100-SXM": 2.0, "h100-sxm": 3.0}}}, "price.twice"),
     ],
 )
@@ -59,6 +64,32 @@ def test_mistakes_are_refused_at_once(changes: dict[str, object], code: str) -> 
     with pytest.raises(SpecError) as caught:
         make_plan(**changes)
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "says"),
+    [
+        ({"gpus": ("H1000",)}, "gpus", "H100-SXM"),
+        ({"price": {"usd_per_gpu_hour": {"H1000": 2.0}}}, "price.usd_per_gpu_hour", "H100-SXM"),
+        ({"price": {"provider": "awss"}}, "price.provider", "did you mean AWS"),
+        ({"price": {"term": "on-demand"}}, "price.term", "on_demand"),
+    ],
+)
+def test_refusals_name_the_field_of_the_request_and_what_is_there(
+    changes: dict[str, object], field: str, says: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        make_plan(**changes)
+    assert [fault.field for fault in caught.value.errors] == [field]
+    assert says in caught.value.detail
+
+
+@pytest.mark.parametrize(("tp", "code"), [(3, "deployment.infeasible"), (64, "parallelism.scale_up")])
+def test_a_replay_that_cannot_be_sharded_is_refused_before_it_is_queued(tp: int, code: str) -> None:
+    deployment = DeploymentSpec(model="meta-llama/Llama-3.1-8B", gpu="H100-SXM", tp=tp)
+    with pytest.raises(SpecError) as caught:
+        resolve_replay(ReplaySpec(deployment=deployment), shipped_catalogue(), trace=TRACE)
+    assert (caught.value.code, caught.value.errors[0].field) == (code, "deployment.tp")
 
 
 def test_a_model_of_the_users_own_needs_no_catalogue() -> None:

@@ -253,7 +253,7 @@ def test_cost_cap_is_hard() -> None:
     [
         ({"max_gpus": 1, "tp": (2,)}, "budget.max_gpus"),
         ({"max_usd_per_hour": 1.5}, "budget.max_usd_per_hour"),
-        ({"max_usd_per_hour": 1.5, "price": {"provider": "nobody"}}, "budget.unpriced"),
+        ({"max_usd_per_hour": 1.5, "price": {"provider": "genesis-cloud"}}, "budget.unpriced"),
         ({"tp": (3,)}, "deployment.infeasible"),
         ({"tp": (64,)}, "parallelism.scale_up"),
         ({"model": "meta-llama/Llama-3.1-70B"}, "deployment.infeasible"),
@@ -265,6 +265,12 @@ def test_what_cannot_run_is_said_without_a_replay(changes: dict[str, object], co
     assert row.code == code
     assert len(row.reason) > 20
     assert simulate.asked == []
+
+
+def test_a_context_that_the_memory_shortened_says_so() -> None:
+    plan = make_plan(gpus=("L4",), price={"usd_per_gpu_hour": {"L4": 1.0}})
+    row = infeasible(evaluate(plan, LawSimulate(0.5, rejected={"too_long_for_model": 3})))
+    assert "all that the memory beside the weights holds on L4 at tp 1: use a larger tp, or fp8" in row.reason
 
 
 def test_requests_that_can_never_run_make_a_candidate_infeasible() -> None:
