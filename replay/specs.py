@@ -105,7 +105,9 @@ def _objective_fault(text: str) -> str | None:
         hint = f"did you mean {near[0]}? " if near else ""
         return f"unknown metric {metric[:40]!r}; {hint}the metrics are {', '.join(metrics)}"
     if statistic and statistic != "mean" and not re.fullmatch(r"p\d{1,2}(\.\d+)?", statistic):
-        return f"unknown statistic {statistic[:40]!r}; use mean, or a percentile above p0 and below p100, e.g. p50, p99.9"
+        return (
+            f"unknown statistic {statistic[:40]!r}; use mean, or a percentile above p0 and below p100, e.g. p50, p99.9"
+        )
     return None
 
 

@@ -66,7 +66,9 @@ def check(settings: Settings, silent_s: float = 60.0) -> int:
         with database.read() as session:
             live = workers.list_live(session, utc_now() - timedelta(seconds=silent_s))
     except SQLAlchemyError as error:
-        sys.stderr.write(f"the database does not answer ({type(error).__name__}), or lacks its schema: capreplay migrate\n")
+        sys.stderr.write(
+            f"the database does not answer ({type(error).__name__}), or lacks its schema: capreplay migrate\n"
+        )
         return 1
     finally:
         database.close()

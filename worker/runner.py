@@ -177,7 +177,10 @@ def run_plan_locally(
         def note(share: float) -> None:
             with lock:
                 shares[candidate] = share
-                progress(f"replaying {len(candidates)} candidates", sum(shares.values()) / len(shares))
+                progress(
+                    f"replaying {len(candidates)} candidate{'s' if len(candidates) > 1 else ''}",
+                    sum(shares.values()) / len(shares),
+                )
 
         found = evaluate(workload, plan, candidate, note)
         note(1.0)

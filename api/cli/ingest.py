@@ -55,9 +55,7 @@ def _text(report: IngestReport) -> str:
         *(f"Assumed {name.replace('_', ' ')}: {value}" for name, value in report.assumed.items()),
     ]
     if cleaning.rejections:
-        rows = [
-            (str(one.line), one.column or "-", one.value or "-", one.rule, one.cure) for one in cleaning.rejections
-        ]
+        rows = [(str(one.line), one.column or "-", one.value or "-", one.rule, one.cure) for one in cleaning.rejections]
         lines += ["", table(("line", "column", "value", "rule", "cure"), rows, left=(1, 2, 3, 4))]
         if cleaning.rows_rejected > len(rows):
             lines.append(f"... and {cleaning.rows_rejected - len(rows):,} more")

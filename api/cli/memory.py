@@ -23,9 +23,7 @@ _UTILIZATION = "--gpu-memory-utilization"
     click.option("--gpu", required=True, help="GPU type: catalogue key, alias, or path to a JSON entry."),
     click.option("--tp", type=click.IntRange(1, 64), default=1, show_default=True, help="Tensor-parallel GPUs."),
     engine_options,
-    click.option(
-        _UTILIZATION, type=float, help="Share of the GPU the engine may use; default: the engine's."
-    ),
+    click.option(_UTILIZATION, type=float, help="Share of the GPU the engine may use; default: the engine's."),
     json_option,
 )
 def command(

@@ -45,7 +45,11 @@ engine_options = options(
     ),
     click.option("--weight-dtype", help="bf16, fp8, int4, ...; default: as the model is published."),
     click.option("--kv-dtype", help="KV cache dtype, e.g. fp8; default: bf16 or the model's own."),
-    click.option("--max-model-len", type=int, help="Longest context to serve; default: the model's maximum or, where that does not fit, the largest that does."),
+    click.option(
+        "--max-model-len",
+        type=int,
+        help="Longest context to serve; default: the model's maximum, or what fits where that does not.",
+    ),
 )
 
 ROUTERS = (

@@ -18,6 +18,7 @@ from models.errors import AppError
 from models.paging import PageRequest
 from models.principal import Principal
 from models.use_cases import jobs, schedules
+from models.use_cases.schedule_notes import source_note
 from models.use_cases.schedules import ScheduleChange
 from replay.errors import ReplayError
 from replay.specs import PlanSpec
@@ -88,7 +89,10 @@ def show_schedule(
     runs = schedules.list_runs(session, principal, schedule_id, PageRequest(limit=50)).items
     plan = PlanSpec.model_validate({k: v for k, v in schedule.plan.items() if k in PlanSpec.model_fields})
     title = schedule.name or "Schedule"
-    return page(request, "schedule.html", title=title, schedule=schedule, runs=runs, plan=plan, started=started)
+    note = source_note(session, schedule)
+    return page(
+        request, "schedule.html", title=title, schedule=schedule, runs=runs, plan=plan, started=started, note=note
+    )
 
 
 @router.post("/schedules/{schedule_id}/{action}")

@@ -49,7 +49,11 @@ def summary_table(document: dict[str, Any]) -> Table:
 def _plan_rows(report: PlanReport) -> list[Row]:
     rows: list[Row] = []
     for one in report.recommendations:
-        row: Row = {key: getattr(one, key, None) for key in _WHERE} | {"model": report.model, "code": None, "reason": None}
+        row: Row = {key: getattr(one, key, None) for key in _WHERE} | {
+            "model": report.model,
+            "code": None,
+            "reason": None,
+        }
         row |= _cost(one) | _operating(one)
         rows.append(row | {f"step_time_{key}": getattr(one.step_time, key) for key in _STEP_TIME})
     return rows + [_infeasible(one, report.model) for one in report.infeasible]

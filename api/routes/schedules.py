@@ -14,6 +14,7 @@ from api.schemas.common import problems
 from api.schemas.schedules import ScheduleOut, SchedulePatch, ScheduleRequest, ScheduleRunOut
 from api.strict import StrictRoute
 from models.use_cases import schedules as use_cases
+from models.use_cases.schedule_notes import source_note
 
 router = APIRouter(prefix="/v1", tags=["schedules"], route_class=StrictRoute)
 
@@ -32,7 +33,8 @@ def create_schedule(
     """Runs at each time of ``cron`` in ``zone``: a time that the clock skips runs at the next valid one."""
     values = {name: getattr(body, name) for name in ScheduleRequest.model_fields}
     row = use_cases.create_schedule(session, principal, services, **values)
-    return reply.send(201, ScheduleOut.of(row), location=f"/v1/schedules/{row.id}", version=row.version)
+    body_out = ScheduleOut.of(row, source_note(session, row))
+    return reply.send(201, body_out, location=f"/v1/schedules/{row.id}", version=row.version)
 
 
 @router.get("/schedules", operation_id="list_schedules", responses=problems(), summary="Schedules, newest first")

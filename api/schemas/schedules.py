@@ -81,11 +81,15 @@ class ScheduleOut(Out):
     updated_at: datetime
     version: int
     """Also the ETag; send it as If-Match with a change."""
+    note: str | None = None
+    """In the answer to its creation: that its stream has no ready trace yet."""
 
     @classmethod
-    def of(cls, row: Schedule) -> ScheduleOut:
+    def of(cls, row: Schedule, note: str | None = None) -> ScheduleOut:
         """From the stored row."""
-        return cls.model_validate({name: getattr(row, name) for name in cls.model_fields})
+        return cls.model_validate(
+            {name: getattr(row, name) for name in cls.model_fields if name != "note"} | {"note": note}
+        )
 
 
 class ScheduleRunOut(Out):
@@ -99,6 +103,12 @@ class ScheduleRunOut(Out):
     """Earlier occurrences that were missed and are folded into this one."""
     job_id: str | None
     job_status: str | None
+    trace_id: str | None
+    """The trace that was planned on."""
+    report_id: str | None
+    """Null until the job has succeeded."""
+    note: str | None
+    """Where the data is older than one might think: a newer trace could not be read, or nothing new has come."""
     error_code: str | None
     error_detail: str | None
     created_at: datetime
@@ -106,5 +116,6 @@ class ScheduleRunOut(Out):
     @classmethod
     def of(cls, detail: RunDetail) -> ScheduleRunOut:
         """From the stored row."""
-        values = {name: getattr(detail.run, name) for name in cls.model_fields if name != "job_status"}
-        return cls.model_validate({**values, "job_status": detail.job.status if detail.job else None})
+        values = {name: getattr(detail.run, name, None) for name in cls.model_fields}
+        job = {"job_status": detail.job.status, "trace_id": detail.job.trace_id} if detail.job else {}
+        return cls.model_validate({**values, **job, "report_id": detail.report_id, "note": detail.note})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy.orm import Session
 
 from models.paging import Page, PageRequest
@@ -17,6 +19,12 @@ def get_report(session: Session, tenant_id: str, report_id: str, *, lock: bool =
 def find_of_job(session: Session, tenant_id: str, job_id: str) -> Report | None:
     """The report of a plan or replay, if it has one."""
     return session.scalars(of_tenant(Report, tenant_id).where(Report.job_id == job_id)).one_or_none()
+
+
+def ids_of_jobs(session: Session, tenant_id: str, job_ids: Sequence[str]) -> dict[str, str]:
+    """Job id -> report id, of the jobs that have one."""
+    statement = of_tenant(Report, tenant_id).where(Report.job_id.in_(job_ids))
+    return {report.job_id: report.id for report in session.scalars(statement) if report.job_id is not None}
 
 
 def list_reports(

@@ -54,6 +54,14 @@ def find_due_locked(session: Session, schedule_id: str, now: datetime) -> Schedu
     return session.scalars(statement.with_for_update().execution_options(populate_existing=True)).one_or_none()
 
 
+def first_runs(session: Session, tenant_id: str, schedule_id: str, job_ids: list[str]) -> dict[str, datetime]:
+    """When a schedule's first run that has this job was made, by job."""
+    statement = select(ScheduleRun.job_id, func.min(ScheduleRun.created_at)).where(
+        ScheduleRun.tenant_id == tenant_id, ScheduleRun.schedule_id == schedule_id, ScheduleRun.job_id.in_(job_ids)
+    )
+    return {job_id: at for job_id, at in session.execute(statement.group_by(ScheduleRun.job_id)) if job_id is not None}
+
+
 def insert_run(session: Session, values: dict[str, Any]) -> bool:
     """Inserts an occurrence; False where it is there already."""
     return insert_or_ignore(session, ScheduleRun, values)

@@ -38,6 +38,12 @@ def find_by_content(session: Session, tenant_id: str, content_key: str) -> Trace
     ).one_or_none()
 
 
+def list_of_stream(session: Session, tenant_id: str, stream: str, limit: int = 500) -> list[Trace]:
+    """The newest traces of a stream, newest first, whatever became of them."""
+    statement = of_tenant(Trace, tenant_id).where(Trace.stream == stream)
+    return list(session.scalars(statement.order_by(Trace.created_at.desc(), Trace.id.desc()).limit(limit)))
+
+
 def find_newest_ready(session: Session, tenant_id: str, stream: str) -> Trace | None:
     """The newest ready trace of a stream."""
     statement = of_tenant(Trace, tenant_id).where(Trace.stream == stream, Trace.status == "ready")

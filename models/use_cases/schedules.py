@@ -19,6 +19,7 @@ from models.ids import new_id
 from models.paging import Page, PageRequest
 from models.principal import Principal, local_principal
 from models.repositories import jobs as job_rows
+from models.repositories import reports as report_rows
 from models.repositories import schedules as schedule_rows
 from models.repositories import traces as trace_rows
 from models.services import Services
@@ -26,7 +27,8 @@ from models.tables import Job, Schedule, ScheduleRun, Trace
 from models.use_cases import audit
 from models.use_cases.catalogue import catalogue_for
 from models.use_cases.plans import start_plan
-from replay.errors import SpecError
+from models.use_cases.schedule_notes import run_notes
+from replay.errors import FieldError, SpecError
 from replay.planning.resolve import TraceRef, resolve_plan
 from replay.specs import PlanSpec
 
@@ -48,10 +50,13 @@ class ScheduleChange:
 
 @dataclass(frozen=True)
 class RunDetail:
-    """An occurrence and the job it started or found (``None``: ``run.error_code`` says why)."""
+    """An occurrence, the job it started or found (``None``: ``run.error_code`` says why), its report once there is
+    one, and a note where its data is older than one might think."""
 
     run: ScheduleRun
     job: Job | None
+    report_id: str | None = None
+    note: str | None = None
 
 
 def create_schedule(
@@ -190,12 +195,18 @@ def run_now(
 
 
 def list_runs(session: Session, principal: Principal, schedule_id: str, page: PageRequest) -> Page[RunDetail]:
-    """Occurrences, newest first, each with its job. Raises NotFoundError."""
+    """Occurrences, newest first, each with its job, report and note. Raises NotFoundError."""
     principal.require("reports:read")
     schedule = schedule_rows.get_schedule(session, principal.tenant_id, schedule_id)
     runs = schedule_rows.list_runs(session, principal.tenant_id, schedule.id, page)
     jobs = job_rows.list_by_ids(session, principal.tenant_id, [run.job_id for run in runs.items if run.job_id])
-    return Page([RunDetail(run, jobs.get(run.job_id or "")) for run in runs.items], runs.next)
+    reports = report_rows.ids_of_jobs(session, principal.tenant_id, list(jobs))
+    notes = run_notes(session, schedule, runs.items, jobs)
+    details = [
+        RunDetail(run, jobs.get(run.job_id or ""), reports.get(run.job_id or ""), notes.get(run.id))
+        for run in runs.items
+    ]
+    return Page(details, runs.next)
 
 
 def run_due(services: Services) -> int:
@@ -299,7 +310,9 @@ def _trace_of(session: Session, principal: Principal, schedule: Schedule) -> Tra
         return trace_rows.get_trace(session, principal.tenant_id, schedule.trace_id)
     trace = trace_rows.find_newest_ready(session, principal.tenant_id, schedule.stream or "")
     if trace is None:
-        raise ConflictError(f"the stream {schedule.stream!r} has no ready trace yet", code="schedule.no_trace")
+        detail = f"the stream {schedule.stream!r} has no ready trace yet"
+        cure = "upload a trace with this label as its stream, or wait until its ingest has ended"
+        raise ConflictError(detail, code="schedule.no_trace", errors=[FieldError(detail, field="stream", cure=cure)])
     return trace
 
 

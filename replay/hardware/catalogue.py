@@ -199,7 +199,9 @@ def _unknown(kind: str, asked: str, names: dict[str, tuple[str, ...]]) -> SpecEr
     word = "GPU type" if kind == "gpu" else "model"
     cure = f"nearest: {', '.join(nearest)}" if nearest else f"list the catalogue's {word}s for the known keys"
     if kind == "model":
-        cure += "; or bring its config.json: its path as --model on the command line, POST /v1/model-specs or the catalogue page"
+        cure += (
+            "; or bring its config.json: as --model on the command line, by POST /v1/model-specs or the catalogue page"
+        )
     return SpecError(
         f"catalogue.unknown_{kind}", f"unknown {word} {asked!r}; {cure}", [FieldError(cure, kind, cure=cure)]
     )

@@ -7,9 +7,7 @@ from replay.hardware.plan import MemoryPlan, MemoryRequest
 from replay.hardware.weights import GIB
 
 
-def explain(
-    request: MemoryRequest, plan: MemoryPlan, first_tp: tuple[int, int] | None, working_tp: int | None
-) -> str:
+def explain(request: MemoryRequest, plan: MemoryPlan, first_tp: tuple[int, int] | None, working_tp: int | None) -> str:
     """A sentence that says what is wrong and what would work.
 
     ``first_tp``: the smallest larger tensor parallelism that serves anything, and its longest context; ``working_tp``:

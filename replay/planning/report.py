@@ -107,7 +107,7 @@ def build_plan_report(
         ),
         method=METHOD + PLAN_METHOD,
         limits=_limits(calibrations, cached=_prefixes_were_cached(ordered)),
-        warnings=_warnings(workload, ingest, calibrations) 
+        warnings=_warnings(workload, ingest, calibrations)
         + _margin_warnings(recommendations)
         + _price_warnings(recommendations),
         objectives=tuple(objective_text(objective) for objective in spec.objectives),
@@ -317,8 +317,8 @@ def _margin_warnings(recommendations: tuple[Recommendation, ...]) -> tuple[str, 
             continue
         margin, name = min(rows)
         warnings.append(
-            f"{found.gpu} at tp {found.tp}: {name} passes by {margin:.1%}, less than the step-time error ({quoted[0]}): "
-            f"plan for {found.replicas + 1} replicas."
+            f"{found.gpu} at tp {found.tp}: {name} passes by {margin:.1%}, less than the step-time error "
+            f"({quoted[0]}): plan for {found.replicas + 1} replicas."
         )
     return tuple(warnings)
 

@@ -16,6 +16,7 @@ from models.principal import Principal
 from models.services import Services
 from models.tables import Blob, Job, Schedule, Trace
 from models.use_cases import schedules
+from models.use_cases.schedule_notes import source_note
 from models.use_cases.schedules import ScheduleChange
 from replay.errors import SpecError
 from replay.specs import PlanSpec, parse_objective
@@ -102,8 +103,34 @@ def test_a_run_that_cannot_start_says_why(services: Services, principal: Princip
     assert schedules.run_due(services) == 1
     (only,) = runs(services, principal, schedule)
     assert (only.job, only.run.error_code) == (None, "schedule.no_trace")
-    with services.database.write() as session, pytest.raises(ConflictError):
+    with services.database.write() as session, pytest.raises(ConflictError) as caught:
         schedules.run_now(session, principal, services, schedule.id)
+    assert caught.value.errors[0].field == "stream"
+    with services.database.read() as session:
+        assert "no ready trace yet" in str(source_note(session, schedule))
+
+
+def test_a_run_says_that_newer_data_could_not_be_read_or_did_not_come(
+    services: Services, principal: Principal, clock: object
+) -> None:
+    add_trace(services, principal, "prod", "1" * 64)
+    schedule = create(services, principal)
+    with services.database.read() as session:
+        assert source_note(session, schedule) is None
+    clock.advance(days=1)
+    assert schedules.run_due(services) == 1
+    clock.advance(hours=1)
+    broken = add_trace(services, principal, "prod", "2" * 64)
+    with services.database.write() as session:
+        session.get_one(Trace, broken).status = "failed"
+    clock.advance(days=1)
+    assert schedules.run_due(services) == 1
+    second, first = runs(services, principal, schedule)
+    assert first.note is None
+    assert second.note == (
+        "a newer trace of the stream could not be read (t); nothing new since an earlier run: this is its answer"
+    )
+    assert first.report_id is None
 
 
 def test_an_unchanged_input_finds_the_job_of_the_run_before(

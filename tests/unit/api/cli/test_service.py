@@ -120,7 +120,7 @@ def test_a_second_serve_on_one_folder_names_the_first(tmp_path: Path) -> None:
 def test_a_check_on_a_fresh_folder_is_one_sentence_and_makes_nothing(verb: str, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     words = [sys.executable, "-m", "worker", verb, "--check"]
-    done = subprocess.run(  # noqa: S603 - our own module
+    done = subprocess.run(
         words, env=os.environ | {"CAPREPLAY_DATA_DIR": str(folder)}, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (1, "")

@@ -364,10 +364,19 @@ def test_progress_counts_bytes_and_may_cancel(lab, own_csv: Callable[..., str]) 
 @pytest.mark.parametrize(
     ("header", "hint"),
     [
-        ("request_ts,in_tok,out_tok", "--map arrival=request_ts --map prompt_tokens=in_tok --map output_tokens=out_tok"),
+        (
+            "request_ts,in_tok,out_tok",
+            "--map arrival=request_ts --map prompt_tokens=in_tok --map output_tokens=out_tok",
+        ),
         ("ts,in,out", "--map arrival=ts --map prompt_tokens=in --map output_tokens=out"),
-        ("req ts,inputTok,completion count", "--map 'arrival=req ts' --map prompt_tokens=inputTok --map 'output_tokens="),
-        ("end_time,total_tokens,response_time", "--map arrival=COLUMN --map prompt_tokens=COLUMN --map output_tokens=C"),
+        (
+            "req ts,inputTok,completion count",
+            "--map 'arrival=req ts' --map prompt_tokens=inputTok --map 'output_tokens=",
+        ),
+        (
+            "end_time,total_tokens,response_time",
+            "--map arrival=COLUMN --map prompt_tokens=COLUMN --map output_tokens=C",
+        ),
     ],
 )
 def test_a_mapping_is_suggested_for_the_shell_and_for_the_query(lab, header: str, hint: str) -> None:
