@@ -172,15 +172,13 @@ def run_plan_locally(
     candidates = plan.candidates()
     shares = dict.fromkeys(candidates, 0.0)
     lock = Lock()
+    doing = _replaying(f"{len(candidates)} candidate{'s' if len(candidates) > 1 else ''}")
 
     def evaluate_one(candidate: Candidate) -> CandidateResult:
         def note(share: float) -> None:
             with lock:
                 shares[candidate] = share
-                progress(
-                    f"replaying {len(candidates)} candidate{'s' if len(candidates) > 1 else ''}",
-                    sum(shares.values()) / len(shares),
-                )
+                progress(doing, sum(shares.values()) / len(shares))
 
         found = evaluate(workload, plan, candidate, note)
         note(1.0)
@@ -208,7 +206,15 @@ def run_replay_locally(
     resolve_deployment(early.spec.deployment, early.model, early.gpu)  # refuses before a long file is read
     workload, report, sha256 = _read_locally(trace, spec, options, progress)
     resolved = resolve_replay(spec, catalogue, trace=TraceRef(sha256=sha256, name=trace.name))
-    return replay(resolved, workload, report, partial(progress, "replaying"), threads=threads)
+    return replay(resolved, workload, report, partial(progress, _replaying("the trace")), threads=threads)
+
+
+def _replaying(what: str) -> str:
+    """The name of this stage; the first replay of an installation compiles, which looks like standing still."""
+    from replay.kernels.jit import is_cached
+
+    once = "" if is_cached("replay.kernels.schedule") else "compiling the engine (once, up to a minute), then "
+    return f"{once}replaying {what}"
 
 
 def warm_up() -> float:

@@ -19,6 +19,7 @@ _RECENT = PageRequest(limit=8)
 @router.get("/")
 def show_home(request: Request, session: ReadSession, principal: Reader) -> Response:
     """Upload form, recent traces, jobs and reports."""
+    made = reports.list_reports(session, principal, _RECENT).items
     return page(
         request,
         "home.html",
@@ -26,5 +27,6 @@ def show_home(request: Request, session: ReadSession, principal: Reader) -> Resp
         base=context_of(request).settings.public_url or str(request.base_url).rstrip("/"),
         traces=traces.list_traces(session, principal, _RECENT).items,
         jobs=jobs.list_jobs(session, principal, _RECENT).items,
-        reports=reports.list_reports(session, principal, _RECENT).items,
+        reports=made,
+        asked=reports.jobs_of_reports(session, principal, made),
     )

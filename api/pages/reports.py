@@ -29,7 +29,9 @@ _MEDIA = {"html": "text/html; charset=utf-8", "csv": "text/csv; charset=utf-8", 
 def list_reports(request: Request, session: ReadSession, principal: Reader, where: CurrentPage) -> Response:
     """All reports, newest first."""
     found = reports.list_reports(session, principal, where.request)
-    return page(request, "reports.html", title="Reports", reports=found.items, next_href=where.next_href(found))
+    asked = reports.jobs_of_reports(session, principal, found.items)
+    shown = {"reports": found.items, "asked": asked, "next_href": where.next_href(found)}
+    return page(request, "reports.html", title="Reports", **shown)
 
 
 @router.get("/reports/{report_id}")

@@ -8,6 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from api import labels
 from api.reports import formats, tables
 
 API_FOLDER = Path(__file__).resolve().parents[1]
@@ -32,6 +33,7 @@ def environment() -> Environment:
         percent=formats.percent,
         gib=formats.gib,
         words=_words,
+        about=labels.about,
     )
     env.globals.update(show=tables.show)
     return env

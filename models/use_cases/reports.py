@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import BinaryIO
 
 from sqlalchemy.orm import Session
@@ -11,9 +12,10 @@ from models.errors import NotFoundError
 from models.paging import Page, PageRequest
 from models.principal import Principal
 from models.repositories import blobs as blob_rows
+from models.repositories import jobs as job_rows
 from models.repositories import reports as report_rows
 from models.services import Services
-from models.tables import Report
+from models.tables import Job, Report
 
 
 def list_reports(
@@ -22,6 +24,13 @@ def list_reports(
     """The tenant's reports, newest first."""
     principal.require("reports:read")
     return report_rows.list_reports(session, principal.tenant_id, page, kind, trace_id)
+
+
+def jobs_of_reports(session: Session, principal: Principal, reports: Sequence[Report]) -> dict[str, Job]:
+    """Report id -> the job that it answers."""
+    principal.require("reports:read")
+    found = job_rows.list_by_ids(session, principal.tenant_id, [report.job_id for report in reports])
+    return {report.id: found[report.job_id] for report in reports if report.job_id in found}
 
 
 def get_report(session: Session, principal: Principal, report_id: str) -> Report:

@@ -33,6 +33,12 @@ def _compile(function: Callable[P, R], **options: Any) -> Callable[P, R]:
     return compiled
 
 
+def is_cached(module: str) -> bool:
+    """Whether machine code of a module's kernels is in the cache: else the first call compiles for a while."""
+    folder = _BASE / f"{machine_code_version(module)}-numba{numba.__version__}"
+    return any(folder.rglob("*.nbi"))
+
+
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
     """Compiles for nopython mode, cached on disk, without the interpreter lock, in exact (not fast) arithmetic."""
     return _compile(function)

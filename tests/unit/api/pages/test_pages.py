@@ -15,7 +15,7 @@ from report_documents import plan_document, replay_document
 
 from api.pages import router
 from api.pages.render import PageRoute
-from models.tables import Report
+from models.tables import Job, Report
 
 LISTS = ("/", "/traces", "/jobs", "/reports", "/schedules", "/plans/new", "/schedules/new")
 CATALOGUE = ("/catalogue/gpus", "/catalogue/models", "/catalogue/prices")
@@ -300,3 +300,13 @@ def test_the_first_page_names_the_public_address(tmp_path: Path, template: Path)
         client(address) as http,
     ):
         assert "https://plans.example.org/v1/traces" in http.get("/").text
+
+
+def test_lists_say_what_a_job_and_its_report_are_about(made: TestApp, http: httpx.Client) -> None:
+    report_id = made.add_report()
+    spec = {"model": {"key": "m/Mine"}, "gpus": [{"key": "H100-SXM"}, {"key": "L40S"}], "trace": {"name": "<chat>"}}
+    with made.services.database.write() as session:
+        report = session.get_one(Report, report_id)
+        session.get_one(Job, report.job_id).spec = {"schema_version": 1, "plan": spec}
+    for path in ("/", "/jobs", "/reports"):
+        assert "m/Mine on H100-SXM, L40S; trace &lt;chat&gt;" in http.get(path).text
