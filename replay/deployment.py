@@ -18,7 +18,7 @@ V0_HOST_PS = 4 * 10**9
 """Scheduling, input preparation and output of a V0 step: "several ms" (engine semantics 4.1)."""
 
 
-_LENGTH_KNOBS = {"max_model_len", "context_length", "max_seq_len", "max_total_tokens"}
+LENGTH_KNOBS = {"max_model_len", "context_length", "max_seq_len", "max_total_tokens"}
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Deployment:
 
 def asks_for_length(spec: DeploymentSpec) -> bool:
     """Whether the user said how long a context may be; else the longest that fits is served."""
-    return spec.max_model_len is not None or bool(_LENGTH_KNOBS & spec.engine.overrides.keys())
+    return spec.max_model_len is not None or bool(LENGTH_KNOBS & spec.engine.overrides.keys())
 
 
 def resolve_deployment(spec: DeploymentSpec, model: ModelSpec, gpu: GpuType) -> Deployment:

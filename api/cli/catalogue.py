@@ -57,6 +57,7 @@ def entries(kind: str) -> list[dict[str, Any]]:
     presets = [{"name": name, "what": "engine", "values": None} for name in PRESETS]
     knobs = []
     for name, knob in KNOBS.items():
-        values = "true or false" if knob.kind is bool else f"{knob.low:g} to {knob.high:g}"
+        numbers = "true or false" if knob.kind is bool else f"{knob.low:g} to {knob.high:g}"
+        values = " or ".join(knob.choices) or numbers
         knobs.append({"name": name, "what": "knob", "values": values})
     return presets + knobs

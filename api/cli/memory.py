@@ -73,6 +73,7 @@ def size(
 ) -> dict[str, Any]:
     """The memory plan as a JSON object, with the resolved model, GPU type and engine."""
     from api.cli.lookup import with_gpus, with_model
+    from replay.deployment import LENGTH_KNOBS
     from replay.engines import resolve_engine
     from replay.hardware.catalogue import shipped_catalogue
     from replay.hardware.memory import memory_answer, size_memory
@@ -104,7 +105,7 @@ def size(
         "model": model.key,
         "gpu": gpu.key,
         "max_model_len": max_model_len or config.max_model_len,
-        "max_model_len_is_default": max_model_len is None and "max_model_len" not in engine["overrides"],
+        "max_model_len_is_default": max_model_len is None and not LENGTH_KNOBS & engine["overrides"].keys(),
         "gpu_memory_utilization": config.gpu_memory_utilization,
         "max_num_seqs": config.max_num_seqs,
         "max_num_batched_tokens": config.max_num_batched_tokens,
@@ -134,7 +135,7 @@ def _sentence(answer: dict[str, Any]) -> str:
             if shorter and answer["max_model_len_is_default"]
             else ""
         )
-        return f"Does not fit: {where}. {answer['reason'][0].upper()}{answer['reason'][1:]}.{alone}"
+        return f"Does not fit: {where}: {answer['reason']}.{alone}"
     is_null_apart = answer["kv_tokens"] == (answer["kv_blocks"] + 1) * answer["block_size"]
     return (
         f"Fits: {where} holds {answer['kv_tokens']:,} tokens in {answer['kv_blocks']:,} KV blocks"

@@ -116,7 +116,8 @@ def print_refusal(refusal: Refusal, *, as_json: bool) -> None:
         place += [f"line {one['line']}"] if one.get("line") is not None else []
         place += [f"column {one['column']}"] if one.get("column") else []
         cure = one.get("cure")
-        text = one["detail"] if not cure or cure == one["detail"] else f"{one['detail']} ({cure})"
+        is_said = not cure or cure in one["detail"] or cure in refusal.detail
+        text = one["detail"] if is_said else f"{one['detail']} ({cure})"
         where_text = ", ".join(place)
         if text not in refusal.detail:
             click.echo(f"  {where_text + ': ' if place else ''}{text}", err=True)

@@ -30,8 +30,8 @@ def list_reports(request: Request, session: ReadSession, principal: Reader, wher
     """All reports, newest first."""
     found = reports.list_reports(session, principal, where.request)
     asked = reports.jobs_of_reports(session, principal, found.items)
-    shown = {"reports": found.items, "asked": asked, "next_href": where.next_href(found)}
-    return page(request, "reports.html", title="Reports", **shown)
+    older = where.next_href(found)
+    return page(request, "reports.html", title="Reports", reports=found.items, asked=asked, next_href=older)
 
 
 @router.get("/reports/{report_id}")

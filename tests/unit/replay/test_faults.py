@@ -24,7 +24,7 @@ GOOD = {
         ({"model": ""}, "model", "too short; give at least 1 characters"),
         ({"seed": "x"}, "seed", "not a whole number; give a whole number"),
         ({"seed": 1.5}, "seed", "no whole number; give a whole number"),
-        ({"router": "random"}, "router", "none of the known values; use 'round_robin' or 'least_outstanding'"),
+        ({"router": "dice"}, "router", "none of the known values; use 'round_robin'"),
         ({"trace_id": "7"}, "trace_id", "not of the form expected; give an id: trc_ and 32 hexadecimal digits"),
         ({"name": "a\nb"}, "name", "not of the form expected; leave out line breaks and other control characters"),
         ({"gpu": "H100"}, "gpu", "not known here; remove it or correct its name"),

@@ -234,3 +234,9 @@ def test_verify_exits_1_on_a_mismatch(tmp_path: Path, reference_dir: Path) -> No
     assert document["modes"]["fcfs"]["passed"] == 0
     assert "end" in document["modes"]["fcfs"]["first_difference"]
     assert "1 of 2 recorded cases" in invoke("verify", path, exit_code=1).stdout
+
+
+def test_a_refusal_says_its_cure_once(tmp_path: Path) -> None:
+    path = tmp_path / "other.csv"
+    path.write_text("ts,in,out\n1,2,3\n")
+    assert invoke("ingest", path, exit_code=2).stderr.count("say which column is which") == 1

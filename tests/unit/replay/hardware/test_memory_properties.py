@@ -1,5 +1,6 @@
 """What holds for any plausible transformer: verdict, reason, breakdown and cures agree with each other."""
 
+import re
 from typing import Any
 
 from hypothesis import given, settings
@@ -88,13 +89,12 @@ def test_cures_work(model: ModelSpec, gpu: str, tp: int, fmt: str) -> None:
     plan = size(model, gpu, "vllm-0.33", tp, fmt, model.max_position)
     if plan.reason is None:
         return
-    if "fits is " in plan.reason:
-        works = int(plan.reason.rsplit("fits is ", 1)[1])
-        assert size(model, gpu, "vllm-0.33", works, fmt, model.max_position).fits
+    for works, length in re.findall(r"tp (\d+) fits with max_model_len (\d+)", plan.reason):
+        assert size(model, gpu, "vllm-0.33", int(works), fmt, int(length)).fits
     if "set max_model_len to " in plan.reason:
         longest = int(plan.reason.split("set max_model_len to ")[1].split(" ")[0])
         assert size(model, gpu, "vllm-0.33", tp, fmt, longest).fits
-        assert not size(model, gpu, "vllm-0.33", tp, fmt, longest + 1).fits
+        assert not size(model, gpu, "vllm-0.33", tp, fmt, longest + 1 + plan.block_size).fits
     if "choose one of " in plan.reason:
         for good in plan.reason.rsplit("choose one of ", 1)[1].split(", "):
             answer = size(model, gpu, "vllm-0.33", int(good), fmt, 16)
