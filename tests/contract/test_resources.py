@@ -311,7 +311,7 @@ def test_engines_list_presets_and_knobs(local):
     body = local.http.get("/v1/engines").json()
     assert {"vllm-0.33", "vllm-0.11", "static"} <= {engine["key"] for engine in body["items"]}
     knobs = {knob["name"]: knob for knob in body["knobs"]}
-    assert knobs["max_num_seqs"] == {"name": "max_num_seqs", "type": "int", "low": 1.0, "high": 65536.0}
+    assert knobs["max_num_seqs"] == {"name": "max_num_seqs", "type": "int", "low": 1.0, "high": 65536.0, "choices": []}
     assert knobs["async_scheduling"]["low"] is None
 
 
