@@ -23,7 +23,7 @@ def plan_text(document: Document) -> str:
         best = document["recommendations"][0]
         where = f"{best['gpu']} at TP {best['tp']}"
         parts += ["", _recommendation_table(document)]
-        parts.append("load: of the capacity limit; the latency limit comes before it")
+        parts.append("load: share of the capacity limit, not of the latency limit")
         parts += ["", f"Evidence for {where}: {best['evidence']['sentence']}"]
         if best.get("goodput") is not None:
             parts += ["", f"First row: {goodput_sentence(best['goodput'])}"]

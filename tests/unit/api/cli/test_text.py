@@ -13,7 +13,7 @@ def test_a_plan_names_model_engine_formats_and_evidence() -> None:
     best = document["recommendations"][0]
     assert f"Model: {document['model']}; engine: vllm-0.33; weights bf16, KV cache bf16." in text
     assert f"Evidence for {best['gpu']} at TP {best['tp']}: {best['evidence']['sentence']}" in text
-    assert "of the capacity limit" in text
+    assert "share of the capacity limit, not of the latency limit" in text
     assert ": one note of the run" in text
 
 
