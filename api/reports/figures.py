@@ -9,15 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from replay.planning.document import (
-    CurvePoint,
-    MemoryBreakdown,
-    Metrics,
-    ObjectiveOutcome,
-    Recommendation,
-    Timeline,
-    WorkloadSeries,
-)
+from replay.planning.document import Recommendation, Timeline, WorkloadSeries
+from replay.planning.parts import CurvePoint, MemoryBreakdown, Metrics, ObjectiveOutcome
 
 Figure = dict[str, Any]
 

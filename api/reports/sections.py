@@ -9,10 +9,6 @@ from api.reports import figures
 from api.reports.tables import Cell, Column, Table
 from replay.planning.document import (
     Cost,
-    CurvePoint,
-    MemoryBreakdown,
-    Metrics,
-    ObjectiveOutcome,
     Operating,
     PlanReport,
     Recommendation,
@@ -20,6 +16,7 @@ from replay.planning.document import (
     StepTimeInfo,
     WorkloadInfo,
 )
+from replay.planning.parts import CurvePoint, MemoryBreakdown, Metrics, ObjectiveOutcome
 
 METRIC_NAMES = {
     "ttft_s": "TTFT: time to first token, from arrival",

@@ -13,20 +13,15 @@ import numpy.typing as npt
 
 from replay.goodput import attained, goodput
 from replay.hardware.weights import GIB
-from replay.planning.document import (
+from replay.planning.document import EngineInfo, LengthStats, Operating, StepTimeInfo, WorkloadSeries, WorkloadSummary
+from replay.planning.parts import (
     CurvePoint,
-    EngineInfo,
     Goodput,
-    LengthStats,
     MemoryBreakdown,
     MemoryPart,
     Metrics,
     MetricStats,
     ObjectiveOutcome,
-    Operating,
-    StepTimeInfo,
-    WorkloadSeries,
-    WorkloadSummary,
 )
 from replay.results import Distribution, ReplayResult
 from replay.specs import Objective, Scalar, default_snapshot_s

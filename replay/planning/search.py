@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from replay.errors import SpecError
 from replay.hardware.entries import GpuType, ModelSpec
 from replay.planning.cost import Pricing, cost_of
-from replay.planning.document import CandidateResult, CurvePoint, Evidence, Infeasible, Operating, Recommendation
+from replay.planning.document import CandidateResult, Evidence, Infeasible, Operating, Recommendation
 from replay.planning.figures import curve_point, engine_info, memory_breakdown, operating, step_time_info
 from replay.planning.idle import caches_prefixes, idle_value_s
+from replay.planning.parts import CurvePoint
 from replay.planning.resolve import Candidate, ResolvedPlan
 from replay.planning.wording import quantity, rejected_sentence, unmet_sentence
 from replay.results import RELIEVED_BY_REPLICAS, ReplayResult

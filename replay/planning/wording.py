@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from replay.deployment import Deployment, asks_for_length
-from replay.planning.document import CurvePoint
+from replay.planning.parts import CurvePoint
 from replay.specs import Objective
 
 REJECTIONS = {

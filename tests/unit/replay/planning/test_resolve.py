@@ -4,7 +4,7 @@ from pydantic import ValidationError
 
 from replay.errors import SpecError
 from replay.hardware.catalogue import shipped_catalogue
-from replay.planning.document import MemoryBreakdown, MemoryPart
+from replay.planning.parts import MemoryBreakdown, MemoryPart
 from replay.planning.resolve import Candidate, ResolvedPlan, TraceRef, resolve_plan, resolve_replay
 from replay.specs import DeploymentSpec, ReplaySpec
 

@@ -1,0 +1,114 @@
+"""Parts of the report document that stand for one thing each: figures, objectives, a replayed count, memory."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from replay.specs import Metric
+
+
+class Part(BaseModel):
+    """Common behaviour of all parts: immutable, no unknown fields, finite numbers only."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, serialize_by_alias=True)
+
+
+class MetricStats(Part):
+    """One latency metric over its samples, in seconds; percentiles numpy-linear."""
+
+    n: int = Field(ge=0)
+    mean: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    max: float | None = None
+
+
+class Metrics(Part):
+    """vLLM bench definitions (docs/metrics.md). TTFT counts from arrival; the other from admission by the engine."""
+
+    ttft_s: MetricStats
+    ttft_from_admission_s: MetricStats
+    itl_s: MetricStats
+    tpot_s: MetricStats
+    e2e_s: MetricStats
+    queue_s: MetricStats
+
+
+class ObjectiveOutcome(Part):
+    """One row of the SLO table. ``margin`` is ``1 - value / threshold``: 0.2 means 20 % below the limit.
+
+    Where ``attainment`` is asked for, ``value_s`` is the time within which that share of the scored requests is."""
+
+    name: str
+    metric: Metric
+    percentile: float | None
+    threshold_s: float
+    value_s: float | None
+    met: bool
+    margin: float | None
+    attainment: float | None = None
+    """The share of requests that was asked for."""
+    attained: float | None = None
+    """Share of scored requests at or below the threshold; ``None`` for ITL, which is pooled over tokens."""
+
+
+class Goodput(Part):
+    """Requests that meet every limit, per second: vLLM's goodput. Every objective but those on ITL (pooled over
+    tokens) and on means is a limit of each request here; a missing TPOT (one output token) counts as 0."""
+
+    objectives: tuple[str, ...]
+    good: int = Field(ge=0)
+    scored: int = Field(ge=0)
+    share: float | None
+    requests_per_s: float | None
+    """Over the first arrival to the last token of the scored requests."""
+
+
+class CurvePoint(Part):
+    """One replayed replica count. ``passed``: not saturated, every request served, every objective met."""
+
+    replicas: int = Field(ge=1)
+    gpus: int = Field(ge=1)
+    load_factor: float | None
+    """``None``: one burst, which has no rate, so nothing can saturate."""
+    saturated: bool
+    passed: bool
+    objectives: tuple[ObjectiveOutcome, ...]
+    preemptions: int = 0
+    rejected: dict[str, int] = Field(default_factory=dict)
+    finished: int | None = None
+    """0: the load takes too long to drain, and latencies were not computed."""
+    prefix_hit_rate: float | None = None
+    usd_per_hour: float | None = None
+
+
+class MemoryPart(Part):
+    """One slice of the memory stack."""
+
+    name: str
+    gib: float
+
+
+class MemoryBreakdown(Part):
+    """GiB per GPU; ``parts`` add up to ``total_gib`` (checked), the KV cache is one of them."""
+
+    parts: tuple[MemoryPart, ...]
+    total_gib: float
+    kv_blocks: int
+    """Blocks that the replay gave to requests."""
+    kv_tokens: int
+    """Tokens that one replica's KV cache holds."""
+    kv_bytes_per_token: float | None = None
+    block_size: int
+    max_concurrency: float | None = None
+    """Requests of ``max_model_len`` tokens that fit at once, as the engine prints it."""
+    notes: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> MemoryBreakdown:
+        total = sum(part.gib for part in self.parts)
+        if abs(total - self.total_gib) > 0.01:
+            raise ValueError(f"memory parts add up to {total:.3f} GiB, not to the total of {self.total_gib:.3f} GiB")
+        return self
