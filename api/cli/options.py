@@ -101,6 +101,14 @@ transform_options = options(
     click.option(
         "--cooldown", type=float, default=0.0, show_default=True, metavar="SECONDS", help="Sent this late: not scored."
     ),
+    click.option(
+        "--max-excluded-share",
+        type=float,
+        default=0.1,
+        show_default=True,
+        metavar="SHARE",
+        help="Share of requests that may be left out for a missing length.",
+    ),
     click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything that draws."),
 )
 
@@ -196,9 +204,11 @@ def objectives_of(slo: Sequence[str]) -> tuple[tuple[Objective, ...], str | None
     return tuple(parse_objective(text) for text in chosen), note
 
 
-def transform_of(growth: float, window: str | None, warmup_s: float, cooldown_s: float) -> Transform:
-    """The transform of ``--growth``, ``--window START:END`` (either end may be left out), ``--warmup`` and
-    ``--cooldown``."""
+def transform_of(
+    growth: float, window: str | None, warmup_s: float, cooldown_s: float, max_excluded_share: float
+) -> Transform:
+    """The transform of ``--growth``, ``--window START:END`` (either end may be left out), ``--warmup``, ``--cooldown``
+    and ``--max-excluded-share``."""
     from replay.specs import Transform
 
     start: float | None = None
@@ -218,6 +228,7 @@ def transform_of(growth: float, window: str | None, warmup_s: float, cooldown_s:
             "window_end_s": end,
             "warmup_s": warmup_s,
             "cooldown_s": cooldown_s,
+            "max_excluded_share": max_excluded_share,
         }
     )
 
