@@ -243,8 +243,8 @@ def test_objectives_with_an_attainment_are_read_and_named() -> None:
     for text, what in (
         ("ttft<=2s", "cannot read"),
         ("ttft_p99=2s@99%", "cannot read"),
-        ("ttft<=2s@0%", "greater than 0"),
-        ("ttft<=2s@101%", "less than or equal to 1"),
+        ("ttft<=2s@0%", "give a number above 0"),
+        ("ttft<=2s@101%", "give at most 1"),
         ("itl<=20ms@99%", "use tpot"),
         ("ttft<=2parsec@99%", "unknown unit"),
     ):

@@ -320,7 +320,7 @@ def test_a_group_wider_than_the_fast_domain_is_refused() -> None:
     spec = DeploymentSpec(model=MODEL, gpu=GPU, tp=16)
     with pytest.raises(SpecError, match="one interconnect domain") as refusal:
         resolve_deployment(spec, catalogue.model(MODEL), catalogue.gpu(GPU))
-    assert refusal.value.errors[0].field == "tp"
+    assert refusal.value.errors[0].field == "deployment.tp"
 
 
 def test_priority_needs_priorities_and_follows_them() -> None:
