@@ -92,4 +92,6 @@ def check_parallelism(model: ModelSpec, gpu: GpuType, tp: int, fmt: str) -> None
         raise SpecError("parallelism.scale_up", detail, [FieldError(detail, field="deployment.tp", cure=cure)])
     fault = parallelism_fault(model, tp, fmt)
     if fault is not None:
-        raise SpecError("deployment.infeasible", fault, [FieldError(fault, field="deployment.tp")])
+        works = ", ".join(str(size) for size in valid_tp(model, fmt) if size <= largest)
+        cure = f"use tp {works}"
+        raise SpecError("deployment.infeasible", fault, [FieldError(fault, field="deployment.tp", cure=cure)])
