@@ -29,12 +29,12 @@ from replay.machine import (
 from replay.orders import ranks_of
 from replay.results import STATUSES, Histogram, ReplayResult, RequestTable
 from replay.routing import check_router
-from replay.workload import Workload
+from replay.workload import MAX_SPAN_S, Workload
 
 BoolArray = npt.NDArray[np.bool_]
 
 PS_PER_S = 1e12
-LATEST_ARRIVAL_PS = 90 * 86_400 * 10**12
+LATEST_ARRIVAL_PS = MAX_SPAN_S * 10**12
 LONGEST_DRAIN_S = 100.0 * 86_400
 """int64 picoseconds reach 106 days: the last arrivals need room to finish, and what drains later is not run at all."""
 

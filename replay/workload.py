@@ -10,6 +10,9 @@ import numpy.typing as npt
 
 Int64Array = npt.NDArray[np.int64]
 
+MAX_SPAN_S = 90 * 86_400
+"""2^63 ps are 106.75 days; the rest is room to run past the last arrival."""
+
 
 @dataclass(frozen=True)
 class PrefixBlocks:

@@ -11,15 +11,12 @@ import polars as pl
 from replay.errors import FieldError, TraceError
 from replay.specs import Transform
 from replay.traces import canonical
-from replay.workload import NO_LABEL, Labels, PrefixBlocks, Workload
+from replay.workload import MAX_SPAN_S, NO_LABEL, Labels, PrefixBlocks, Workload
 
 Int64Array = npt.NDArray[np.int64]
 
 PS_PER_NS = 1_000
 PS_PER_S = 10**12
-MAX_SPAN_S = 90 * 86_400
-"""2^63 ps are 106.75 days; the rest is room to run past the last arrival (replay.simulate has the same bound)."""
-
 JITTER_S = 0.5
 """Copies are shifted by so much at most, and by a thousandth of the span: bursts grow with the load."""
 _SESSION = pl.col("session").rank("dense").cast(pl.Int64).fill_null(0) - 1
