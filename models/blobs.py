@@ -172,4 +172,8 @@ def _sync(path: Path) -> None:
 
 def build_blob_store(settings: Settings) -> BlobStore:
     """The blob store that the settings name."""
+    if settings.blob_url:
+        from models.s3_blobs import build_s3_blob_store  # here, since its client is large and a folder needs none
+
+        return build_s3_blob_store(settings)
     return FilesystemBlobStore(settings.blobs_path)

@@ -32,6 +32,18 @@ class Settings(BaseSettings):
     blob_dir: Path | None = Field(
         default=None, description="Folder of the blobs, shared by all hosts; empty: DATA/blobs"
     )
+    blob_url: str = Field(
+        default="", description="s3://BUCKET/PREFIX for blobs in an S3-compatible store; empty: in the blob folder"
+    )
+    s3_endpoint: str = Field(default="", description="Address of a store that is not Amazon's; empty: Amazon S3")
+    s3_region: str = Field(default="us-east-1", description="Region of the bucket")
+    s3_access_key_id: str = Field(
+        default="", description="Key of the store; empty: from AWS_ variables, or the host's own role"
+    )
+    s3_secret_access_key: SecretStr | None = Field(default=None, description="Secret of that key")
+    blob_cache_bytes: int = Field(
+        default=20 * GIB, ge=0, description="Local copies of blobs of an S3-compatible store, at most"
+    )
 
     # the web server
     host: str = Field(default="127.0.0.1", description="Address that the API binds to")
@@ -135,6 +147,21 @@ class Settings(BaseSettings):
             raise ValueError("CAPREPLAY_PUBLIC_URL must begin with http:// or https:// and name a host")
         return url.rstrip("/")
 
+    @field_validator("blob_url")
+    @classmethod
+    def _check_blob_url(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if url and (parts.scheme != "s3" or not parts.netloc or "@" in parts.netloc or parts.query):
+            raise ValueError("CAPREPLAY_BLOB_URL must be s3://BUCKET or s3://BUCKET/PREFIX")
+        return url.rstrip("/")
+
+    @field_validator("s3_endpoint")
+    @classmethod
+    def _check_s3_endpoint(cls, url: str) -> str:
+        if url and _origin(url) is None:
+            raise ValueError("CAPREPLAY_S3_ENDPOINT must begin with http:// or https:// and name a host")
+        return url.rstrip("/")
+
     @field_validator("cors_origins")
     @classmethod
     def _check_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
@@ -149,6 +176,14 @@ class Settings(BaseSettings):
             raise ValueError("CAPREPLAY_SECRET_KEY is needed with a broker of its own: set it to a long random text")
         if self.secret_key is not None and len(self.secret_key.get_secret_value()) < MIN_SECRET:
             raise ValueError(f"CAPREPLAY_SECRET_KEY is too short: use at least {MIN_SECRET} characters")
+        return self
+
+    @model_validator(mode="after")
+    def _both_s3_keys(self) -> Settings:
+        if bool(self.s3_access_key_id) != (self.s3_secret_access_key is not None):
+            raise ValueError(
+                "CAPREPLAY_S3_ACCESS_KEY_ID and CAPREPLAY_S3_SECRET_ACCESS_KEY go together: set both or none"
+            )
         return self
 
     @property

@@ -77,7 +77,9 @@ def _workers(services: Services) -> Check:
         live = worker_rows.list_live(session, services.clock() - WORKER_SILENT_AFTER)
     blind = [worker.name for worker in live if worker.blob_probe_ok is False]
     if blind:
-        return Check("workers", False, f"{', '.join(blind)} cannot read the API's blobs: share CAPREPLAY_BLOB_DIR")
+        return Check(
+            "workers", False, f"{', '.join(blind)} cannot read the API's blobs: share CAPREPLAY_BLOB_DIR or _URL"
+        )
     other = [worker.name for worker in live if worker.code_version != code_version()]
     note = f"; {len(other)} of another version" if other else ""
     return Check("workers", True, f"{len(live)} live{note}")
