@@ -104,7 +104,7 @@ def _middleware(settings: Settings, context: ApiContext) -> list[Middleware]:
             Middleware(
                 CORSMiddleware,
                 allow_origins=list(settings.cors_origins),
-                allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
+                allow_methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
                 allow_headers=[
                     "Authorization",
                     "Content-Type",
@@ -112,8 +112,22 @@ def _middleware(settings: Settings, context: ApiContext) -> list[Middleware]:
                     "Idempotency-Key",
                     "If-Match",
                     "If-None-Match",
+                    "Tus-Resumable",
+                    "Upload-Length",
+                    "Upload-Metadata",
+                    "Upload-Offset",
                 ],
-                expose_headers=["ETag", "Location", "Retry-After", "X-Request-Id", "Content-Location"],
+                expose_headers=[
+                    "ETag",
+                    "Location",
+                    "Retry-After",
+                    "X-Request-Id",
+                    "Content-Location",
+                    "Tus-Resumable",
+                    "Upload-Expires",
+                    "Upload-Length",
+                    "Upload-Offset",
+                ],
             )
         )
     if not settings.auth_required:

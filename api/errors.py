@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from models.errors import AppError
 
+TUS_VERSION = "1.0.0"
+
 
 class BadRequestError(AppError):
     """The request is not well-formed HTTP or JSON."""
@@ -27,6 +29,14 @@ class NotAcceptableError(AppError):
     code = "not_acceptable"
     status = 406
     title = "Not acceptable"
+
+
+class TusVersionError(AppError):
+    """A request of a route of tus that does not say a version known here."""
+
+    code = "tus_version"
+    status = 412
+    title = "Other version of tus"
 
 
 class MediaTypeError(AppError):

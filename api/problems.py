@@ -16,6 +16,7 @@ from sqlalchemy.exc import TimeoutError as DatabaseTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from api.errors import TUS_VERSION, TusVersionError
 from models.errors import AppError, UnavailableError
 from replay.errors import FieldError, ReplayError
 from replay.faults import plain_faults
@@ -105,6 +106,8 @@ def app_error_response(request: Request, error: AppError) -> Response:
     headers: dict[str, str] = {}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(error.retry_after_s)
+    if isinstance(error, TusVersionError):
+        headers["Tus-Version"] = TUS_VERSION
     if error.status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = 'Bearer realm="capreplay"'
     return problem_response(

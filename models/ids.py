@@ -6,7 +6,7 @@ from typing import Literal
 
 import uuid_utils
 
-Prefix = Literal["tnt", "trc", "job", "rep", "sch", "run", "key", "cat", "aud"]
+Prefix = Literal["tnt", "trc", "job", "rep", "sch", "run", "key", "cat", "aud", "upl"]
 
 
 def new_id(prefix: Prefix) -> str:

@@ -83,6 +83,9 @@ class Settings(BaseSettings):
     ingest_max_columns: int = Field(default=500, ge=1, description="Most columns")
     blob_grace_s: float = Field(default=86400.0, ge=0, description="Age after which an unused blob is deleted")
     tmp_grace_s: float = Field(default=86400.0, ge=0, description="Age after which an abandoned upload is deleted")
+    partial_upload_ttl_s: float = Field(
+        default=86400.0, gt=0, description="Time without a new piece after which an upload in pieces is deleted"
+    )
 
     # limits of a tenant without its own
     requests_per_minute: int = Field(default=600, ge=1, description="Requests a minute of one tenant")
@@ -221,6 +224,11 @@ class Settings(BaseSettings):
     def tmp_path(self) -> Path:
         """Half-written files; on the blobs' file system, so that a finished one is moved, not copied."""
         return self.blobs_path.parent / "tmp" if self.blob_dir is None else self.blob_dir / "tmp"
+
+    @property
+    def partial_path(self) -> Path:
+        """Uploads in pieces; beside the half-written files, for the same reason."""
+        return self.tmp_path.with_name("partial")
 
     def signing_key(self) -> bytes:
         """The secret that signs cursors and forms; in embedded mode made once, kept in the data folder (mode 600).

@@ -44,13 +44,14 @@ PLAN = {
 REPLAY = {"deployment": {"model": "meta-llama/Llama-3.1-8B-Instruct", "gpu": "H100-SXM", "tp": 1, "replicas": 2}}
 
 
-IDS = {prefix: f"{prefix}_{'0' * 32}" for prefix in ("trc", "job", "rep", "sch", "key")}
+IDS = {prefix: f"{prefix}_{'0' * 32}" for prefix in ("trc", "job", "rep", "sch", "key", "upl")}
 PATHS = {
     "trace_id": IDS["trc"],
     "job_id": IDS["job"],
     "report_id": IDS["rep"],
     "schedule_id": IDS["sch"],
     "key_id": IDS["key"],
+    "upload_id": IDS["upl"],
     "key": "no-such-entry",
     "key:path": "no/such-entry",
 }

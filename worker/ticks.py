@@ -80,6 +80,7 @@ def sweep(services: Services) -> int:
         tenancy.delete_old_idempotency_keys(session, now - timedelta(seconds=settings.idempotency_ttl_s))
         worker_rows.remove_silent(session, now - FORGET_WORKERS_AFTER)
     abandoned = _sweep_folder(settings.tmp_path, settings.tmp_grace_s)
+    abandoned += _sweep_folder(settings.partial_path, settings.partial_upload_ttl_s)
     if deleted or abandoned:
         log.info("sweeper.deleted", blobs=deleted, temporary=abandoned)
     return deleted

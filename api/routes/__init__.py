@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from starlette.routing import BaseRoute
 
-from api.routes import catalogue, jobs, keys, plans, reports, schedules, traces
+from api.routes import catalogue, jobs, keys, plans, reports, schedules, traces, uploads
 
 V1_ROUTES: tuple[BaseRoute, ...] = tuple(
-    route for module in (traces, catalogue, plans, jobs, reports, schedules, keys) for route in module.router.routes
+    route
+    for module in (traces, uploads, catalogue, plans, jobs, reports, schedules, keys)
+    for route in module.router.routes
 )
 """All routes of version 1, whole: their routers need no including."""
