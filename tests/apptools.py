@@ -45,6 +45,8 @@ REPLAY = {"deployment": {"model": "meta-llama/Llama-3.1-8B-Instruct", "gpu": "H1
 
 
 IDS = {prefix: f"{prefix}_{'0' * 32}" for prefix in ("trc", "job", "rep", "sch", "key", "upl")}
+TUS = {"Tus-Resumable": "1.0.0"}
+"""Without it the routes of resumable uploads say nothing else."""
 PATHS = {
     "trace_id": IDS["trc"],
     "job_id": IDS["job"],
@@ -241,7 +243,8 @@ def api_routes(app: FastAPI) -> list[tuple[str, str]]:
     found = []
     for route in iter_route_contexts(app.routes):
         if isinstance(getattr(route, "original_route", route), APIRoute) and route.path.startswith("/v1"):
-            found += [(method, route.path) for method in sorted(route.methods)]
+            # The answer to HEAD has no body to look at: the tests of resumable uploads have theirs.
+            found += [(method, route.path) for method in sorted(route.methods - {"HEAD"})]
     assert len(found) > 35
     return found
 

@@ -51,7 +51,7 @@ def test_every_operation_has_a_verb_noun_id_a_summary_and_a_tag(document):
     assert len(ids) == len(set(ids))
 
 
-VERBS = {"get", "list", "put", "create", "update", "delete", "cancel", "watch", "run", "rotate", "revoke"}
+VERBS = {"append", "get", "list", "put", "create", "update", "delete", "cancel", "watch", "run", "rotate", "revoke"}
 
 
 def test_every_operation_describes_its_errors_as_problems(document):
@@ -85,7 +85,7 @@ def test_every_list_in_a_body_is_bounded(document):
 
 def test_posts_take_an_idempotency_key(document):
     for name, operation in _operations(document):
-        if name.startswith("POST "):
+        if name.startswith("POST ") and name != "POST /v1/uploads":  # tus has its own way to go on
             assert "Idempotency-Key" in {parameter["name"] for parameter in operation["parameters"]}, name
 
 

@@ -7,13 +7,12 @@ import socket
 import time
 
 import pytest
-from apptools import CSV, problem
+from apptools import CSV, TUS, problem
 
-from api.routes import uploads as routes
+from api import resumable_uploads
 from models.partial_uploads import PartialUploads
 from worker import ticks
 
-TUS = {"Tus-Resumable": "1.0.0"}
 PIECE = TUS | {"Content-Type": "application/offset+octet-stream"}
 
 
@@ -185,7 +184,7 @@ def test_options_tell_what_is_spoken(local):
 
 
 def test_unfinished_uploads_are_bounded(local, monkeypatch):
-    monkeypatch.setattr(routes, "MAX_OPEN", 2)
+    monkeypatch.setattr(resumable_uploads, "MAX_OPEN", 2)
     first = _begin(local)
     _begin(local)
     problem(local.http.post("/v1/uploads", headers=TUS | {"Upload-Length": "10"}), 429, "limit.uploads")

@@ -307,7 +307,7 @@ def test_no_key_and_no_row_is_in_the_logs(keyed):
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     text = json.dumps(lines, default=str)
     assert "request" in text
-    for secret in (keyed.made.keys["a"], keyed.made.keys["a"].split("_")[2], "topsecret", "crp_", "ContextTokens"):
+    for secret in (keyed.made.keys["a"], keyed.made.keys["a"].split("_", 2)[2], "topsecret", "crp_", "ContextTokens"):
         assert secret not in text
 
 
