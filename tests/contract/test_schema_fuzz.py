@@ -22,6 +22,11 @@ OPERATIONS = [(method, path) for path, methods in DOCUMENT["paths"].items() for 
 CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
 
 
+@schemathesis.serializer("application/offset+octet-stream")
+def _piece(_context, value):
+    return value if isinstance(value, bytes) else str(value).encode(errors="replace")
+
+
 @pytest.fixture(scope="module")
 def fuzzed(tmp_path_factory, template):
     """The description of an application with something in it, and a key."""
