@@ -7,7 +7,7 @@ an arrival at a boundary joins it.
 
 from __future__ import annotations
 
-from replay.kernels.jit import inlined, kernel
+from replay.kernels.jit import entry, inlined, kernel
 from replay.kernels.loglinear import bin_of
 from replay.kernels.memory import prepare_free_list, publish, release
 from replay.kernels.routers import keep_snapshot, route
@@ -166,7 +166,7 @@ def take_arrivals(config: Config, requests: Requests, state: State, now: int) ->
     cluster[NEXT_ARRIVAL] = r
 
 
-@kernel
+@entry
 def advance(config: Config, requests: Requests, times: StepTimes, state: State, mask: int, max_events: int) -> bool:
     """Runs up to ``max_events`` batch ends or arrival instants; False once nothing is left to do.
 

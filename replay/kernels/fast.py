@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replay.kernels.jit import inlined, kernel
+from replay.kernels.jit import entry, inlined, kernel
 from replay.kernels.loglinear import bin_of
 from replay.kernels.memory import blocks_for
 from replay.kernels.schedule import meter_step
@@ -478,7 +478,7 @@ def finish_oldest(config: Config, requests: Requests, fast: Fast, reg: Int64) ->
     pop_batch(fast, reg)
 
 
-@kernel
+@entry
 def advance_fast(
     config: Config,
     requests: Requests,

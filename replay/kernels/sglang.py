@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from replay.kernels.engine import drop_finished, finish_batch, take_arrivals
-from replay.kernels.jit import inlined, kernel
+from replay.kernels.jit import entry, inlined, kernel
 from replay.kernels.memory import blocks_for, release
 from replay.kernels.pipeline import close_batch, hold, is_idle, note_admission, open_batch, replica_is_set
 from replay.kernels.routers import keep_snapshot
@@ -289,7 +289,7 @@ def schedule_sglang(
     return True
 
 
-@kernel
+@entry
 def advance_sglang(
     config: Config,
     options: SglangOptions,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from replay.kernels.jit import kernel
+from replay.kernels.jit import entry, kernel
 from replay.kernels.loglinear import bin_of
 from replay.kernels.memory import blocks_for
 from replay.kernels.scoring import is_scored
@@ -227,7 +227,7 @@ def stream_decode(
     return now
 
 
-@kernel
+@entry
 def advance_static(
     config: Config,
     options: StaticOptions,

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from replay.kernels.engine import take_arrivals
-from replay.kernels.jit import inlined, kernel
+from replay.kernels.jit import entry, inlined, kernel
 from replay.kernels.loglinear import bin_of
 from replay.kernels.memory import blocks_for
 from replay.kernels.routers import keep_snapshot
@@ -293,7 +293,7 @@ def finish_step(config: Config, requests: Requests, state: State, reg: Int64, re
     reg[PREVIOUS_END] = end
 
 
-@kernel
+@entry
 def advance_v0(
     config: Config, options: V0Options, requests: Requests, times: StepTimes, state: State, max_events: int
 ) -> bool:
