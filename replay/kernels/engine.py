@@ -7,21 +7,17 @@ an arrival at a boundary joins it.
 
 from __future__ import annotations
 
+from replay.kernels.emission import count_gaps, emit, emit_plain
 from replay.kernels.jit import entry, inlined, kernel
-from replay.kernels.loglinear import bin_of
 from replay.kernels.memory import prepare_free_list, publish, release
 from replay.kernels.routers import keep_snapshot, route
 from replay.kernels.schedule import save_progress, schedule
-from replay.kernels.scoring import is_scored, is_trimmed
 from replay.kernels.state import (
     FAR,
     FINISHED,
     FLIGHT,
     FLIGHT_FIRST,
     FREE_SLOTS,
-    GAP_BITS,
-    GAP_MAX_PS,
-    NEVER,
     NEXT_ARRIVAL,
     NEXT_EVENT,
     OUTSTANDING,
@@ -105,30 +101,22 @@ def drop_finished(config: Config, state: State, reg: Int64, replica: int) -> Non
 @inlined
 def finish_batch(config: Config, requests: Requests, state: State, reg: Int64, replica: int, mask: int) -> None:
     """Processes the output of the replica's oldest batch at its end: one token for each request that is due one."""
-    slots, flight, cluster = state.slots, state.flight, state.meters.cluster
+    slots, flight = state.slots, state.flight
     end = reg[NEXT_EVENT]
     batch = replica * config.batches_in_flight + reg[FLIGHT_FIRST]
-    start = batch * config.max_num_seqs
+    i = batch * config.max_num_seqs
+    stop = i + flight.emitting[batch]
     gap_ps, gap_tokens = -1, 0
-    trimmed = is_trimmed(reg)
     left_running = False
-    for i in range(flight.emitting[batch]):
-        slot = flight.slot[start + i]
-        left = slots.left[slot] - 1
-        slots.left[slot] = left
-        last = slots.last_ps[slot]
-        slots.last_ps[slot] = end
-        if last == NEVER:
-            state.outcome.first_ps[slots.request[slot]] = end
-        elif trimmed and not is_scored(reg, slots.request[slot]):
-            pass
-        elif end - last == gap_ps:
-            gap_tokens += 1
-        else:
-            if gap_tokens > 0:
-                state.meters.gaps[bin_of(gap_ps, GAP_BITS)] += gap_tokens
-            gap_ps, gap_tokens = end - last, 1
-            cluster[GAP_MAX_PS] = max(cluster[GAP_MAX_PS], gap_ps)
+    while i < stop:
+        if gap_tokens > 0:
+            more, gap_tokens = emit_plain(config, state, reg, flight.slot[i:stop], end, gap_ps, gap_tokens)
+            i += more
+            if i == stop:
+                break
+        slot = flight.slot[i]
+        gap_ps, gap_tokens = emit(state, reg, slot, end, gap_ps, gap_tokens)
+        left = slots.left[slot]
         running = slots.running[slot] == 1
         if running and config.prefix_caching:
             known = slots.computed[slot] - (left - slots.unscheduled[slot])
@@ -137,8 +125,8 @@ def finish_batch(config: Config, requests: Requests, state: State, reg: Int64, r
         if left == 0 or not running:
             left_running |= running
             leave(config, requests, state, reg, replica, slot, left == 0)
-    if gap_tokens > 0:
-        state.meters.gaps[bin_of(gap_ps, GAP_BITS)] += gap_tokens
+        i += 1
+    count_gaps(state.meters, gap_ps, gap_tokens)
     if left_running:
         drop_finished(config, state, reg, replica)
     reg[PREVIOUS_END] = end

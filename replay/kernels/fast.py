@@ -26,8 +26,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from replay.kernels.emission import count_gaps
 from replay.kernels.jit import entry, inlined, kernel
-from replay.kernels.loglinear import bin_of
 from replay.kernels.memory import blocks_for
 from replay.kernels.schedule import meter_step
 from replay.kernels.scoring import is_scored
@@ -35,8 +35,6 @@ from replay.kernels.state import (
     FAR,
     FINISHED,
     FREE_BLOCKS,
-    GAP_BITS,
-    GAP_MAX_PS,
     HEAD,
     NEVER,
     NEXT_ARRIVAL,
@@ -372,20 +370,13 @@ def build_batch(config: Config, requests: Requests, times: StepTimes, outcome: O
 
 
 @inlined
-def count_gap(meters: Meters, gap_ps: int, tokens: int) -> None:
-    """``tokens`` tokens came ``gap_ps`` after the ones before them."""
-    meters.gaps[bin_of(gap_ps, GAP_BITS)] += tokens
-    meters.cluster[GAP_MAX_PS] = max(meters.cluster[GAP_MAX_PS], gap_ps)
-
-
-@inlined
 def account(
     config: Config, requests: Requests, outcome: Outcome, meters: Meters, fast: Fast, reg: Int64, end: int
 ) -> None:
     """Books the tokens of the batch just scheduled, which ends at ``end``, and advances the counter."""
     counter = reg[COUNTER]
     if reg[SCORED_DECODES] > 0:
-        count_gap(meters, end - reg[PREVIOUS_END], reg[SCORED_DECODES])
+        count_gaps(meters, end - reg[PREVIOUS_END], reg[SCORED_DECODES])
     slot = fast.days[counter & (len(fast.days) - 1)]
     while slot != NEVER:
         stop_decoding(fast, reg, slot)
@@ -399,7 +390,7 @@ def account(
         if outcome.first_ps[r] == NEVER:
             outcome.first_ps[r] = end
         elif is_scored(reg, r):
-            count_gap(meters, end - outcome.last_ps[r], 1)
+            count_gaps(meters, end - outcome.last_ps[r], 1)
         left = requests.output_tokens[r] - outcome.generated[r]
         enter_day(fast, slot, counter + left - 1)
         if left == 1:

@@ -37,6 +37,7 @@ from replay.kernels.state import (
     Requests,
     State,
     StepTimes,
+    UInt32,
 )
 from replay.kernels.steptime import attention_of_chunk, step_ps
 from replay.kernels.waiting import insert, peek, put_back, ranks_before, unlink_head
@@ -137,34 +138,54 @@ def take_from_batch(times: StepTimes, state: State, sums: Int64, start: int, slo
             return
 
 
+@kernel
+def decode_run(
+    order: UInt32, batch: UInt32, computed: Int64, todo: Int64, unscheduled: Int64, room: Int64, spare: int
+) -> tuple[int, int]:
+    """Writes the slots at the head of ``order`` to ``batch`` that are plain decodes: one token each, in a block that
+    they hold and, by ``spare`` tokens, do not fill.
+
+    Returns how many, and the context tokens that they read. A loop of its own over a few arrays: inside the scheduler
+    the compiler keeps reloading where all the others lie, and it took twice as long.
+    """
+    context = 0
+    for i in range(len(order)):
+        slot = order[i]
+        end = computed[slot] + 1
+        if todo[slot] != 1 or unscheduled[slot] == 0 or end > room[slot] - spare:
+            return i, context
+        computed[slot] = end
+        unscheduled[slot] -= 1
+        batch[i] = slot
+        context += end
+    return len(order), context
+
+
 @inlined
 def add_decodes(config: Config, state: State, reg: Int64, sums: Int64, first: int, start: int, i: int) -> int:
-    """Adds plain decodes from position ``i`` on (one token each, in a block they hold); returns the first that is not.
+    """Adds plain decodes from position ``i`` on; returns the first that is not one.
 
     The same as ``add_to_batch`` for each, with the sums kept in registers: nearly every request of every step is one.
     """
-    slots, flight = state.slots, state.flight
-    publishes = config.prefix_caching  # a block that fills up must be published, so it is no plain decode
-    end = min(reg[RUNNING], i + config.max_num_batched_tokens - sums[TOKENS])
-    at = start + sums[EMITTING] - i
-    begin, context = i, 0
-    while i < end:
-        slot = slots.order[first + i]
-        computed = slots.computed[slot] + 1
-        if slots.todo[slot] != 1 or slots.unscheduled[slot] == 0 or computed > slots.room[slot] - publishes:
-            break
-        slots.computed[slot] = computed
-        slots.unscheduled[slot] -= 1
-        flight.slot[at + i] = slot
-        context += computed
-        i += 1
-    added = i - begin
+    slots = state.slots
+    most = min(reg[RUNNING] - i, config.max_num_batched_tokens - sums[TOKENS])
+    if most <= 0:
+        return i
+    added, context = decode_run(
+        slots.order[first + i : first + i + most],
+        state.flight.slot[start + sums[EMITTING] :],
+        slots.computed,
+        slots.todo,
+        slots.unscheduled,
+        slots.room,
+        config.prefix_caching,  # a block that fills up must be published
+    )
     sums[REQUESTS] += added
     sums[TOKENS] += added
     sums[ONES] += added
     sums[EMITTING] += added
     sums[CONTEXT] += context
-    return i
+    return i + added
 
 
 @inlined

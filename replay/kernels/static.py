@@ -11,16 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from replay.kernels.emission import count_gaps
 from replay.kernels.jit import entry, kernel
-from replay.kernels.loglinear import bin_of
 from replay.kernels.memory import blocks_for
 from replay.kernels.scoring import is_scored
 from replay.kernels.state import (
     BUSY,
     FAR,
     FINISHED,
-    GAP_BITS,
-    GAP_MAX_PS,
     HEAD,
     MAX_USED_BLOCKS,
     NEVER,
@@ -192,7 +190,7 @@ def stream_decode(
 ) -> int:
     """Decodes a batch whose tokens go out as they are made: writes token times and gaps, returns the batch's end."""
     reg = state.meters.regs[0]
-    outcome, cluster, order = state.outcome, state.meters.cluster, state.slots.order
+    outcome, order = state.outcome, state.slots.order
     sort_by_output(config, requests, state, head, rows)
     now = prefill_end_ps
     gap_ps, gap_tokens, done = 0, 0, 0
@@ -211,17 +209,12 @@ def stream_decode(
         if token == 1:
             for r in range(head, head + rows):
                 outcome.first_ps[r] = now
-        elif scored == 0:
-            pass
-        elif duration == gap_ps:
-            gap_tokens += scored
-        else:
-            if gap_tokens > 0:
-                state.meters.gaps[bin_of(gap_ps, GAP_BITS)] += gap_tokens
-            gap_ps, gap_tokens = duration, scored
-            cluster[GAP_MAX_PS] = max(cluster[GAP_MAX_PS], gap_ps)
-    if gap_tokens > 0:
-        state.meters.gaps[bin_of(gap_ps, GAP_BITS)] += gap_tokens
+            continue
+        if duration != gap_ps:
+            count_gaps(state.meters, gap_ps, gap_tokens)
+            gap_ps, gap_tokens = duration, 0
+        gap_tokens += scored
+    count_gaps(state.meters, gap_ps, gap_tokens)
     for i in range(done, rows):
         outcome.last_ps[order[i]] = now
     return now

@@ -14,21 +14,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from replay.kernels.emission import count_gaps, emit
 from replay.kernels.engine import take_arrivals
 from replay.kernels.jit import entry, inlined, kernel
-from replay.kernels.loglinear import bin_of
 from replay.kernels.memory import blocks_for
 from replay.kernels.routers import keep_snapshot
 from replay.kernels.schedule import meter_step, save_progress
-from replay.kernels.scoring import is_scored, is_trimmed
 from replay.kernels.state import (
     CHUNKS_PS,
     CONTEXT,
     FAR,
     FINISHED,
     FREE_BLOCKS,
-    GAP_BITS,
-    GAP_MAX_PS,
     NEVER,
     NEXT_ARRIVAL,
     NEXT_EVENT,
@@ -248,28 +245,14 @@ def start_step(
 @inlined
 def finish_step(config: Config, requests: Requests, state: State, reg: Int64, replica: int) -> None:
     """One token for each request of the step, which are the last of the running list; finished ones leave."""
-    slots, outcome, cluster = state.slots, state.outcome, state.meters.cluster
+    slots, cluster = state.slots, state.meters.cluster
     end = reg[NEXT_EVENT]
     first = replica * config.max_num_seqs
     begin = first + reg[RUNNING] - state.flight.size[replica]
     gap_ps, gap_tokens = -1, 0
-    trimmed = is_trimmed(reg)
     kept = begin
     for slot in range(begin, first + reg[RUNNING]):
-        last = slots.last_ps[slot]
-        slots.last_ps[slot] = end
-        slots.left[slot] -= 1
-        if last == NEVER:
-            outcome.first_ps[slots.request[slot]] = end
-        elif trimmed and not is_scored(reg, slots.request[slot]):
-            pass
-        elif end - last == gap_ps:
-            gap_tokens += 1
-        else:
-            if gap_tokens > 0:
-                state.meters.gaps[bin_of(gap_ps, GAP_BITS)] += gap_tokens
-            gap_ps, gap_tokens = end - last, 1
-            cluster[GAP_MAX_PS] = max(cluster[GAP_MAX_PS], gap_ps)
+        gap_ps, gap_tokens = emit(state, reg, slot, end, gap_ps, gap_tokens)
         if slots.left[slot] == 0:
             save_progress(state, slot)
             reg[FREE_BLOCKS] += slots.held[slot]
@@ -287,8 +270,7 @@ def finish_step(config: Config, requests: Requests, state: State, reg: Int64, re
             slots.room[kept] = slots.room[slot]
             slots.last_ps[kept] = slots.last_ps[slot]
         kept += 1
-    if gap_tokens > 0:
-        state.meters.gaps[bin_of(gap_ps, GAP_BITS)] += gap_tokens
+    count_gaps(state.meters, gap_ps, gap_tokens)
     reg[RUNNING] = kept - first
     reg[PREVIOUS_END] = end
 
