@@ -51,6 +51,8 @@ def judge(workload: Workload, deployment: Deployment, declared: Int64Array | Non
     engine = deployment.engine
     total = workload.prompt_tokens + workload.output_tokens
     tokens, usable = total - 1, deployment.usable_blocks
+    if engine.num_speculative_tokens > 0:  # the last decode still takes slots for its drafts and for the next ones
+        tokens = np.minimum(tokens + 2 * engine.num_speculative_tokens, engine.max_model_len)
     if engine.scheduler == "orca" and declared is not None:
         tokens = np.minimum(workload.prompt_tokens + declared, engine.max_model_len)
     if engine.scheduler == "vllm-v0":

@@ -41,6 +41,7 @@ class _Family:
     not_replayed: dict[str, str] = field(default_factory=dict)
 
 
+_DRAFTS = "speculative decoding is replayed for vLLM only"
 _SGLANG = _Family(
     knobs={
         "chunked_prefill_size": Knob(int, -1, 262_144),
@@ -69,6 +70,7 @@ _SGLANG = _Family(
     not_replayed={
         "enable_mixed_chunk": "decodes in prefill batches are not replayed",
         "disable_radix_cache": "the radix cache is not replayed, as if it were disabled",
+        **dict.fromkeys(("speculative_algorithm", "speculative_num_draft_tokens", "speculative_num_steps"), _DRAFTS),
     },
 )
 _TRTLLM = _Family(
@@ -94,7 +96,10 @@ _TRTLLM = _Family(
         "max_tokens_default": 0,
     },
     length="max_seq_len",
-    not_replayed={"enable_block_reuse": "block reuse is not replayed, as if it were off"},
+    not_replayed={
+        "enable_block_reuse": "block reuse is not replayed, as if it were off",
+        **dict.fromkeys(("speculative_config", "max_draft_len"), _DRAFTS),
+    },
 )
 _TGI_V3 = _Family(
     knobs={

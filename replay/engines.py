@@ -18,6 +18,8 @@ from replay.errors import FieldError, SpecError
 from replay.hardware.entries import GpuType, ModelSpec
 from replay.knobs import Knob, read_knob, refuse
 from replay.specs import EngineSpec, Scalar
+from replay.speculation import KNOBS as SPECULATION_KNOBS
+from replay.speculation import check_speculation, speculation_notes
 
 PRESETS = {
     "vllm-0.33": "vLLM 0.33: chunked prefill, full-prompt admission, asynchronous scheduling, recompute preemption",
@@ -71,6 +73,16 @@ class EngineConfig:
     """sjf, srpt: the predicted output length is the true one times lognormal(0, sigma); 0 is an oracle."""
     ageing_per_s: float = 0.0
     """sjf, srpt: predicted tokens that a second of waiting takes off a request's rank."""
+    num_speculative_tokens: int = 0
+    """Drafts that each decode checks; 0: no speculative decoding."""
+    speculative_method: str = "eagle"
+    """``eagle``, ``mtp``, ``draft_model`` or ``ngram``: sets what a draft pass takes unless ``draft_step_s`` does."""
+    acceptance_rate: str = ""
+    """Probability that a draft is accepted once those before it were; or shares by position, separated by commas."""
+    acceptance_mode: str = "sampled"
+    """``sampled`` (seeded by request and position) or ``expected`` (as the expectation adds up)."""
+    draft_step_s: float = -1.0
+    """One pass of the draft model; -1: by the method."""
     max_tokens_default: int = 2048
     """orca: declared output limit of a request."""
     preemption_mode: str = "recompute"
@@ -152,6 +164,7 @@ KNOBS = {
     "batch_timeout_s": Knob(float, -1.0, 86400.0),
     "pad_prefill": Knob(bool),
     "stream_finished": Knob(bool),
+    **SPECULATION_KNOBS,
 }
 KNOBS_OF: dict[str, tuple[str, ...]] = {
     "vllm": (
@@ -164,6 +177,7 @@ KNOBS_OF: dict[str, tuple[str, ...]] = {
         "scheduling_policy",
         "output_length_sigma",
         "ageing_per_s",
+        *SPECULATION_KNOBS,
     ),
     "vllm-v0": ("watermark", "preemption_mode", "swap_space_gib", "pcie_gb_per_s"),
     "orca": ("max_tokens_default",),
@@ -173,6 +187,7 @@ KNOBS_OF: dict[str, tuple[str, ...]] = {
 _COMMON = KNOBS.keys() - {name for names in KNOBS_OF.values() for name in names}
 _NOT_REPLAYED = {
     "pipeline_parallel_size": "pipeline parallelism is not replayed yet; use tp",
+    "speculative_config": "give num_speculative_tokens, speculative_method and acceptance_rate instead",
 }
 
 
@@ -275,6 +290,8 @@ def resolve_engine(
     if length > model.max_position:
         cure = f"set max_model_len to {model.max_position} or less"
         raise refuse("max_model_len", f"max_model_len {length} exceeds what {model.key} was made for", cure)
+    if knobs.get("num_speculative_tokens") and "async_scheduling" not in spec.overrides:
+        knobs["async_scheduling"] = False
     if "max_num_batched_tokens" not in spec.overrides:
         if not knobs.get("enable_chunked_prefill", True):
             knobs["max_num_batched_tokens"] = max(knobs["max_num_batched_tokens"], length)
@@ -294,7 +311,8 @@ def resolve_engine(
         preset=preset, scheduler=scheduler, version=version, max_model_len=length, notes=notes, **knobs
     )
     _check_together(config)
-    return config
+    check_speculation(config)
+    return replace(config, notes=(*notes, *speculation_notes(config)))
 
 
 def _check_together(config: EngineConfig) -> None:

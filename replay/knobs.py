@@ -18,7 +18,7 @@ class Knob:
     low: float = float("-inf")
     high: float = float("inf")
     choices: tuple[str, ...] = ()
-    """Of a knob that takes a word."""
+    """Of a knob that takes a word; without any it takes any text, or a number."""
 
 
 _KIND_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
@@ -44,6 +44,8 @@ def read_knob(name: str, value: Scalar, knobs: Mapping[str, Knob], not_replayed:
     knob = knobs[name]
     if knob.choices:
         return _read_choice(name, value, knob.choices)
+    if knob.kind is str:
+        return str(value).strip()
     if isinstance(value, str):
         value = _parse_text(name, value, knob.kind)
     if knob.kind is float and isinstance(value, int) and not isinstance(value, bool):

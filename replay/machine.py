@@ -54,6 +54,7 @@ from replay.kernels.trtllm import TrtllmOptions, advance_trtllm
 from replay.kernels.v0 import V0Options, advance_v0, v0_options
 from replay.routing import deal, prepare_routing, router_code, snapshot_ps
 from replay.specs import Router, reads_state
+from replay.speculation import Drafting, acceptance, drafting
 from replay.workload import PrefixBlocks
 
 Int32Array = npt.NDArray[np.int32]
@@ -202,6 +203,8 @@ class Machine:
     router: Router = "round_robin"
     seed: int = 0
     """Of the routers that draw."""
+    acceptance: tuple[int, ...] = ()
+    """By place of a draft: probability in ``ONE`` that it is accepted once those before it were."""
 
     @property
     def loop(self) -> str:
@@ -215,6 +218,7 @@ class Machine:
             and config.priority_policy == FCFS
             and config.prefix_caching == 0
             and config.reserve_whole_life == 0
+            and config.speculative_tokens == 0
         )
         return "fast" if fast else "general"
 
@@ -234,6 +238,7 @@ class Machine:
         config, times = self.config, self.times
         if config.prefix_caching:
             longest = int((requests.prompt_tokens + requests.output_tokens).max(initial=1))
+            longest += config.speculative_tokens + config.lookahead_tokens
             config = config._replace(table_width=longest // config.block_size + 2)
         n = len(requests.arrival_ps)
         if self.loop == "fast":
@@ -252,6 +257,7 @@ class Machine:
             return _drive(advance_fast_by, _STEPS_A_CALL, checkpoint, outcome, meters)
         state = new_state(config, n)
         state = state._replace(routing=prepare_routing(config, requests, state.meters.regs, self.seed))
+        state.speculation.acceptance[:] = self.acceptance
         _score(state.meters, scored)
         own, mask = _OWN_LOOPS.get(self.scheduler), bucket_count(config.num_blocks) - 1
 
@@ -318,12 +324,14 @@ def make_machine(deployment: Deployment, prefix_block_tokens: int | None = None,
     """The machine of a deployment: all replicas under a router that reads their state, else a single one.
 
     ``prefix_block_tokens``: tokens of a prompt block where the workload has block ids; prefix caching then acts.
-    ``seed``: of the routers that draw.
+    ``seed``: of the routers that draw, and of the drafts that are accepted.
     """
     engine, record = deployment.engine, deployment.step_time
     router = deployment.spec.router
     coupled = reads_state(router)
     blocks = deployment.usable_blocks
+    speculates = engine.num_speculative_tokens > 0
+    draft = drafting(engine, deployment.model.num_layers) if speculates else Drafting()
     config = Config(
         replicas=deployment.replicas if coupled else 1,
         router=router_code(router, engine.version) if coupled else ROUND_ROBIN,
@@ -345,6 +353,12 @@ def make_machine(deployment: Deployment, prefix_block_tokens: int | None = None,
         table_width=0,
         prefix_block_tokens=prefix_block_tokens or 1,
         reserve_whole_life=int(engine.scheduler == "orca"),
+        speculative_tokens=engine.num_speculative_tokens,
+        lookahead_tokens=engine.num_speculative_tokens,
+        expected_acceptance=int(engine.acceptance_mode == "expected"),
+        speculation_seed=seed,
+        draft_step_ps=draft.step_ps,
+        draft_step_share=draft.step_share,
     )
     law = (
         record.decode_request_ps,
@@ -361,7 +375,8 @@ def make_machine(deployment: Deployment, prefix_block_tokens: int | None = None,
     )
     own = _OWN_LOOPS.get(engine.scheduler)
     options = None if own is None else own.options(deployment)
-    return Machine(config, times, engine.scheduler, options, router, seed)
+    accepted = acceptance(engine) if speculates else ()
+    return Machine(config, times, engine.scheduler, options, router, seed, accepted)
 
 
 def run_deployment(

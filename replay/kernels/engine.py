@@ -12,6 +12,8 @@ from replay.kernels.jit import entry, inlined, kernel
 from replay.kernels.memory import prepare_free_list, publish, release
 from replay.kernels.routers import keep_snapshot, route
 from replay.kernels.schedule import save_progress, schedule
+from replay.kernels.scoring import is_scored
+from replay.kernels.speculative import verify
 from replay.kernels.state import (
     FAR,
     FINISHED,
@@ -106,17 +108,22 @@ def finish_batch(config: Config, requests: Requests, state: State, reg: Int64, r
     batch = replica * config.batches_in_flight + reg[FLIGHT_FIRST]
     i = batch * config.max_num_seqs
     stop = i + flight.emitting[batch]
-    gap_ps, gap_tokens = -1, 0
+    gap_ps, gap_tokens, at_once = -1, 0, 0
     left_running = False
     while i < stop:
-        if gap_tokens > 0:
+        if gap_tokens > 0 and not config.speculative_tokens:
             more, gap_tokens = emit_plain(config, state, reg, flight.slot[i:stop], end, gap_ps, gap_tokens)
             i += more
             if i == stop:
                 break
         slot = flight.slot[i]
+        more = 0
+        if config.speculative_tokens:
+            more = verify(config, state, slot)
+            at_once += more * is_scored(reg, slots.request[slot])
         gap_ps, gap_tokens = emit(state, reg, slot, end, gap_ps, gap_tokens)
-        left = slots.left[slot]
+        left = slots.left[slot] - more
+        slots.left[slot] = left
         running = slots.running[slot] == 1
         if running and config.prefix_caching:
             known = slots.computed[slot] - (left - slots.unscheduled[slot])
@@ -127,6 +134,7 @@ def finish_batch(config: Config, requests: Requests, state: State, reg: Int64, r
             leave(config, requests, state, reg, replica, slot, left == 0)
         i += 1
     count_gaps(state.meters, gap_ps, gap_tokens)
+    count_gaps(state.meters, 0, at_once)
     if left_running:
         drop_finished(config, state, reg, replica)
     reg[PREVIOUS_END] = end

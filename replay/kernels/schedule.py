@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from replay.kernels.jit import inlined, kernel
 from replay.kernels.memory import blocks_for, grow, lookup, release, take_hits
+from replay.kernels.speculative import draft_ps, start_speculating
 from replay.kernels.state import (
     BUSY,
     CHUNKS_PS,
     CONTEXT,
+    DRAFTS,
     EMITTING,
     FLIGHT,
     FLIGHT_FIRST,
@@ -99,15 +101,20 @@ def add_to_batch(
     end."""
     slots = state.slots
     computed = slots.computed[slot]
+    drafts = 0
+    if config.speculative_tokens:
+        drafts = max(0, tokens - slots.todo[slot])
+        state.speculation.drafts[slot] = drafts
+        sums[DRAFTS] += drafts
     sums[REQUESTS] += 1
     sums[TOKENS] += tokens
-    if tokens == 1:
+    if tokens == 1 or drafts > 0:  # drafts read their context once, all together
         sums[ONES] += 1
-        sums[CONTEXT] += computed + 1
+        sums[CONTEXT] += computed + tokens
     else:
         sums[CHUNKS_PS] += attention_of_chunk(times, tokens, computed)
     slots.computed[slot] = computed + tokens
-    if tokens == slots.todo[slot]:
+    if tokens - drafts == slots.todo[slot]:
         state.flight.slot[start + sums[EMITTING]] = slot
         sums[EMITTING] += 1
         slots.unscheduled[slot] -= 1
@@ -122,11 +129,13 @@ def take_from_batch(times: StepTimes, state: State, sums: Int64, start: int, slo
     slots, flight = state.slots, state.flight
     tokens = slots.chunk[slot]
     computed = slots.computed[slot] - tokens
+    drafts = state.speculation.drafts[slot] if len(state.speculation.drafts) > 0 else 0
+    sums[DRAFTS] -= drafts
     sums[REQUESTS] -= 1
     sums[TOKENS] -= tokens
-    if tokens == 1:
+    if tokens == 1 or drafts > 0:
         sums[ONES] -= 1
-        sums[CONTEXT] -= computed + 1
+        sums[CONTEXT] -= computed + tokens
     else:
         sums[CHUNKS_PS] -= attention_of_chunk(times, tokens, computed)
     for i in range(sums[EMITTING]):
@@ -209,7 +218,7 @@ def schedule_running(
     preempted = False
     i = 0
     while True:
-        if not by_priority:
+        if not by_priority and not config.speculative_tokens:
             i = add_decodes(config, state, reg, sums, first, start, i)
         if i >= reg[RUNNING] or sums[TOKENS] >= config.max_num_batched_tokens:
             break
@@ -219,14 +228,21 @@ def schedule_running(
             i += 1  # the tokens in flight already complete it
             continue
         tokens = slots.todo[slot]
+        if config.speculative_tokens:
+            tokens += state.speculation.drafts[slot]
         if 0 < threshold < tokens:
             tokens = threshold
         tokens = min(tokens, config.max_num_batched_tokens - sums[TOKENS])
+        if config.speculative_tokens:
+            tokens = min(tokens, config.max_model_len - 1 - slots.computed[slot])
         end = slots.computed[slot] + tokens
+        slots_taken = end
+        if config.speculative_tokens:
+            slots_taken = min(end + config.lookahead_tokens, config.max_model_len)
         granted = True
-        while always_grow or end > slots.room[slot]:
+        while always_grow or slots_taken > slots.room[slot]:
             known = slots.computed[slot] + slots.todo[slot] - (slots.left[slot] - slots.unscheduled[slot])
-            if grow(config, requests, state.blocks, slots, reg, replica, slot, end, known, mask):
+            if grow(config, requests, state.blocks, slots, reg, replica, slot, slots_taken, min(end, known), mask):
                 break
             position = victim_position(config, requests, state, reg, first)
             victim = slots.order[first + position]
@@ -270,6 +286,8 @@ def place(config: Config, requests: Requests, state: State, reg: Int64, first: i
     slots.cached[slot] = 0
     slots.running[slot] = 1
     slots.last_ps[slot] = outcome.last_ps[r]
+    if config.speculative_tokens:
+        start_speculating(state, slot)
     return slot
 
 
@@ -375,6 +393,8 @@ def schedule(
     flight.duration_ps[batch] = 0
     if sums[REQUESTS] > 0:
         duration = step_ps(config, times, sums[TOKENS], sums[ONES], sums[CONTEXT], sums[CHUNKS_PS], sums[REQUESTS])
+        if sums[DRAFTS] > 0:
+            duration += draft_ps(config, times, sums[DRAFTS], sums[ONES], sums[CONTEXT])
         flight.duration_ps[batch] = duration
         meter_step(config, state.meters.meters[replica], reg, duration, sums[TOKENS])
     reg[FLIGHT] += 1

@@ -72,8 +72,9 @@ BUSY, USED_BLOCKS, RUNNING_REQUESTS, METERS = range(4)
     CONTEXT,  # context tokens that they read
     CHUNKS_PS,  # attention of longer chunks
     EMITTING,
+    DRAFTS,  # tokens that only a draft model proposes so far
     SUMS,
-) = range(7)
+) = range(8)
 
 # Columns of ``cluster``: scalars of the whole replay.
 NEXT_ARRIVAL, ROUTER_NEXT, NEXT_SNAPSHOT, FINISHED, GAP_MAX_PS, CLUSTER = range(6)
@@ -102,6 +103,12 @@ class Config(NamedTuple):
     prefix_block_tokens: int  # prompt tokens that one of a request's prefix ids stands for
     reserve_whole_life: int = 0  # Orca: admission takes the KV of prompt and declared output, so nobody is preempted
     router_snapshot_ps: int = 0  # how often the router sees the replicas' state; 0: as it is at every arrival
+    speculative_tokens: int = 0  # drafts that a decode checks beside its own token; 0: no speculation
+    lookahead_tokens: int = 0  # slots that a running request needs beyond the tokens of its step
+    expected_acceptance: int = 0  # 1: drafts are accepted as the expectation adds up, 0: by draws
+    speculation_seed: int = 0
+    draft_step_ps: int = 0  # one pass of the draft model
+    draft_step_share: int = 0  # and its part of the model's own decode step, in millionths
 
 
 (
@@ -117,6 +124,9 @@ class Config(NamedTuple):
 
 # Orders of the waiting queue. All but FCFS keep it as a heap on a rank; only PRIORITY also chooses victims by rank.
 FCFS, PRIORITY, SHORTEST, SHORTEST_REMAINING = range(4)
+
+ONE = 1 << 30
+"""Probability 1 of accepting a draft."""
 
 RANKS_A_TOKEN = 10**6
 """Ranks of the orders by length count in millionths of a token, so that ageing needs no fractions."""
@@ -166,6 +176,14 @@ class Slots(NamedTuple):
     running: Int32  # 0 after preemption while a token is still in flight
     order: UInt32  # running list in admission order
     free: UInt32  # stack of free slots
+
+
+class Speculation(NamedTuple):
+    """Speculative decoding; shape (0,) arrays without it."""
+
+    acceptance: Int64  # by place of a draft: probability in ``ONE`` that it is accepted once those before it were
+    drafts: Int64  # by slot: drafts proposed for the next step, or that are in the batch
+    owed: Int64  # by slot: accepted drafts that the expectation has not given yet, in ``ONE``
 
 
 class Flight(NamedTuple):
@@ -235,6 +253,7 @@ class State(NamedTuple):
     meters: Meters
     outcome: Outcome
     routing: Routing
+    speculation: Speculation
 
 
 def new_state(config: Config, n: int) -> State:
@@ -288,6 +307,11 @@ def new_state(config: Config, n: int) -> State:
         meters=new_meters(config, regs),
         outcome=new_outcome(config, n),
         routing=new_routing(config, regs),
+        speculation=Speculation(
+            acceptance=np.zeros(config.speculative_tokens, i64),
+            drafts=np.zeros(slots if config.speculative_tokens else 0, i64),
+            owed=np.zeros(slots if config.speculative_tokens else 0, i64),
+        ),
     )
 
 

@@ -25,6 +25,15 @@ def attention_of_chunk(times: StepTimes, tokens: int, computed: int) -> int:
 
 
 @inlined
+def decode_attention_ps(times: StepTimes, decodes: int, context_tokens: int) -> int:
+    """Attention of ``decodes`` decoding requests that read ``context_tokens`` in all, ps."""
+    ps = times.law[LAW_DECODE_TOKEN] * context_tokens
+    if decodes > 0 and times.decode_table_ps.shape[0] > 0:
+        ps += interpolate(times.decode_table_ps, decodes, context_tokens // decodes)
+    return ps
+
+
+@inlined
 def step_ps(
     config: Config, times: StepTimes, tokens: int, decodes: int, context_tokens: int, chunks_ps: int, n: int
 ) -> int:
@@ -33,9 +42,8 @@ def step_ps(
     Host work is added in synchronous scheduling and hidden under the GPU in asynchronous scheduling.
     """
     law = times.law
-    gpu = times.rest_ps[tokens] + law[LAW_DECODE_REQUEST] * decodes + law[LAW_DECODE_TOKEN] * context_tokens + chunks_ps
-    if decodes > 0 and times.decode_table_ps.shape[0] > 0:
-        gpu += interpolate(times.decode_table_ps, decodes, context_tokens // decodes)
+    gpu = times.rest_ps[tokens] + law[LAW_DECODE_REQUEST] * decodes + chunks_ps
+    gpu += decode_attention_ps(times, decodes, context_tokens)
     host = law[LAW_HOST] + law[LAW_HOST_REQUEST] * n
     if config.batches_in_flight > 1:
         return max(gpu, host)

@@ -6,6 +6,7 @@ must give the same integers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
@@ -27,6 +28,12 @@ class Config:
     thr_binds_lone_request: bool = False
     unchunked_looks_further: bool = False
     max_model_len: int = 1 << 40
+    g: int = 0
+    """Draft tokens of a decode."""
+    accept: Callable[[Request, int], int] = lambda r, drafts: 0
+    """How many of so many drafts of a request are accepted now."""
+    draft_step: tuple[int, int] = (0, 0)
+    """A draft pass: ps, and millionths of the model's own decode step."""
 
 
 @dataclass(eq=False)
@@ -44,6 +51,7 @@ class Request:
     comp: int = 0
     gen: int = 0
     placeholders: int = 0
+    drafts: int = 0
     blocks: list[Block] = field(default_factory=list)
     cached_blocks: int = 0
     state: str = "new"
@@ -148,8 +156,8 @@ class Engine:
             self.pool.cached.setdefault(block.hash, []).append(block)
             r.cached_blocks = i + 1
 
-    def grow(self, r: Request, tokens: int) -> bool:
-        need = ceil_div(tokens, self.c.bs) - len(r.blocks)
+    def grow(self, r: Request, tokens: int, ahead: int = 0) -> bool:
+        need = ceil_div(min(tokens + ahead, self.c.max_model_len), self.c.bs) - len(r.blocks)
         if need > len(self.pool.free):
             return False
         r.blocks += [self.pool.pop() for _ in range(need)]
@@ -175,7 +183,7 @@ class Engine:
             if r.placeholders > 0 and r.comp + 2 - r.placeholders >= r.P + r.N:
                 i += 1
                 continue
-            q = r.num_tokens + r.placeholders - r.comp
+            q = r.num_tokens + r.placeholders + r.drafts - r.comp
             if 0 < thr < q:
                 q = thr
             q = min(q, budget, c.max_model_len - 1 - r.comp)
@@ -183,7 +191,7 @@ class Engine:
                 i += 1
                 continue
             granted = True
-            while not self.grow(r, r.comp + q):
+            while not self.grow(r, r.comp + q, c.g):
                 victim = max(self.running, key=lambda x: x.key) if c.policy == "priority" else self.running[-1]
                 position = self.running.index(victim)
                 self.running.remove(victim)
@@ -248,13 +256,14 @@ class Engine:
                 self.waiting = passed[::-1] + [r for r in self.waiting if r not in passed]
         for r, q, _ in batch.values():
             r.comp += q
-            if r.comp == r.num_tokens + r.placeholders:
+            if r.comp >= r.num_tokens + r.placeholders:
                 r.placeholders += 1
         return list(batch.values())
 
     def preempt(self, r: Request) -> None:
         self.free(r)
         r.comp = 0
+        r.drafts = 0
         r.state = "preempted"
         r.preemptions += 1
         self.waiting.insert(0, r)
@@ -268,21 +277,31 @@ class Engine:
     def duration(self, batch: list[tuple[Request, int, int]]) -> int:
         w, a, b, e2, o = self.c.cost
         T = sum(q for _, q, _ in batch)
-        K = sum(comp + 1 for _, q, comp in batch if q == 1)
-        A2 = sum(q * (2 * comp + q + 1) for _, q, comp in batch if q > 1)
-        return max(w, a * T) + b * K + e2 * A2 + o
+        like_decodes = [(r, q, comp) for r, q, comp in batch if q == 1 or comp + q > r.num_tokens]
+        K = sum(comp + q for _, q, comp in like_decodes)
+        A2 = sum(q * (2 * comp + q + 1) for r, q, comp in batch if (r, q, comp) not in like_decodes)
+        drafting = 0
+        if any(comp + q > r.num_tokens for r, q, comp in batch):
+            alone, share = self.c.draft_step
+            drafting = self.c.g * (alone + (max(w, a * len(like_decodes)) + o + b * K) // 1000 * share // 1000)
+        return max(w, a * T) + b * K + e2 * A2 + o + drafting
 
     def process(self, batch: list[tuple[Request, int, int]], end: int) -> None:
         for r, q, comp in batch:
             if comp + q < r.num_tokens:
                 continue
             r.placeholders -= 1
-            r.gen += 1
-            if r.first < 0:
-                r.first = end
-            else:
-                self.gaps.append(end - r.last)
-            r.last = end
+            drafts = max(0, comp + q - r.num_tokens)
+            accepted = self.c.accept(r, drafts) if drafts else 0
+            r.comp -= drafts - accepted
+            r.drafts = self.c.g
+            for _ in range(min(accepted + 1, r.N - r.gen, self.c.max_model_len - r.num_tokens)):
+                r.gen += 1
+                if r.first < 0:
+                    r.first = end
+                else:
+                    self.gaps.append(end - r.last)
+                r.last = end
             if r.state == "running":
                 self.cache(r, r.comp - r.placeholders)
             if r.gen == r.N or r.num_tokens >= self.c.max_model_len:
