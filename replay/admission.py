@@ -56,7 +56,10 @@ def judge(workload: Workload, deployment: Deployment, declared: Int64Array | Non
     if engine.scheduler == "orca" and declared is not None:
         tokens = np.minimum(workload.prompt_tokens + declared, engine.max_model_len)
     if engine.scheduler == "vllm-v0":
-        usable -= int(engine.watermark * usable)  # a prompt, and one to be recomputed, never gets more
+        kept_free = int(engine.watermark * usable)  # a prompt, and one to be recomputed, never gets more
+        usable -= (
+            max(kept_free, 1) if engine.enable_chunked_prefill else kept_free
+        )  # a prompt's next chunk asks for one
     no_room = _blocks(tokens, deployment) > usable
     too_long = total > engine.max_model_len
     if engine.scheduler == "sglang":

@@ -24,7 +24,7 @@ from replay.speculation import check_speculation, speculation_notes
 PRESETS = {
     "vllm-0.33": "vLLM 0.33: chunked prefill, full-prompt admission, asynchronous scheduling, recompute preemption",
     "vllm-0.11": "vLLM 0.11: chunked prefill, admission by chunk, synchronous scheduling, recompute preemption",
-    "vllm-v0": "vLLM before 0.8: whole prompts first and alone, 1 % watermark, recompute or swap",
+    "vllm-v0": "vLLM before 0.8: whole prompts first and alone, or in chunks; 1 % watermark, recompute or swap",
     "sarathi": "Sarathi-Serve: chunked prefill in a budget of 512 tokens, decodes first",
     "orca": "Orca: whole prompts beside decodes, KV reserved for prompt and declared output, no preemption",
     "static": "static batching: a padded batch runs until its longest request is done; the baseline of articles",
@@ -179,7 +179,7 @@ KNOBS_OF: dict[str, tuple[str, ...]] = {
         "ageing_per_s",
         *SPECULATION_KNOBS,
     ),
-    "vllm-v0": ("watermark", "preemption_mode", "swap_space_gib", "pcie_gb_per_s"),
+    "vllm-v0": ("enable_chunked_prefill", "watermark", "preemption_mode", "swap_space_gib", "pcie_gb_per_s"),
     "orca": ("max_tokens_default",),
     "static": ("batch_timeout_s", "pad_prefill", "stream_finished"),
 }
@@ -290,6 +290,8 @@ def resolve_engine(
     if length > model.max_position:
         cure = f"set max_model_len to {model.max_position} or less"
         raise refuse("max_model_len", f"max_model_len {length} exceeds what {model.key} was made for", cure)
+    if scheduler == "vllm-v0" and length > _V0_CHUNKS_ABOVE and "enable_chunked_prefill" not in spec.overrides:
+        knobs["enable_chunked_prefill"] = True
     if knobs.get("num_speculative_tokens") and "async_scheduling" not in spec.overrides:
         knobs["async_scheduling"] = False
     if "max_num_batched_tokens" not in spec.overrides:
@@ -303,9 +305,9 @@ def resolve_engine(
             f"({'asynchronous' if knobs['async_scheduling'] else 'synchronous'} scheduling)",
         )
     if scheduler == "vllm-v0":
-        notes = ("V0 scheduler as read in vLLM 0.8.5, without chunked prefill, prefix caching or multi-step decoding",)
-        if length > _V0_CHUNKS_ABOVE:
-            notes += (f"V0 splits prompts by itself where max_model_len exceeds {_V0_CHUNKS_ABOVE}; here it does not",)
+        notes = ("V0 scheduler as read in vLLM 0.8.5, without prefix caching or multi-step decoding",)
+        if length > _V0_CHUNKS_ABOVE and "enable_chunked_prefill" not in spec.overrides:
+            notes += (f"chunked prefill is on, as V0 turns it on where max_model_len exceeds {_V0_CHUNKS_ABOVE}",)
     version = preset if preset in _UNNUMBERED else f"vllm-{release[0]}.{release[1]}"
     config = EngineConfig(
         preset=preset, scheduler=scheduler, version=version, max_model_len=length, notes=notes, **knobs
@@ -332,6 +334,10 @@ def _check_together(config: EngineConfig) -> None:
             f"({config.max_model_len})",
             f"raise max_num_batched_tokens to {config.max_model_len}, lower max_model_len, or enable chunked prefill",
         )
+    if config.scheduler == "vllm-v0" and config.enable_chunked_prefill and config.preemption_mode == "swap":
+        detail = "swapping beside chunked prefill is not replayed"
+        cure = "set preemption_mode to recompute, or enable_chunked_prefill to false"
+        raise refuse("preemption_mode", detail, cure)
     if config.scheduling_policy not in ("sjf", "srpt"):
         for name in ("output_length_sigma", "ageing_per_s"):
             if getattr(config, name) != 0:

@@ -52,6 +52,7 @@ from replay.kernels.static import advance_static, static_options
 from replay.kernels.tgi import TgiOptions, advance_tgi, new_tgi
 from replay.kernels.trtllm import TrtllmOptions, advance_trtllm
 from replay.kernels.v0 import V0Options, advance_v0, v0_options
+from replay.kernels.v0_chunked import advance_v0_chunked, new_v0_lists
 from replay.routing import deal, prepare_routing, router_code, snapshot_ps
 from replay.specs import Router, reads_state
 from replay.speculation import Drafting, acceptance, drafting
@@ -107,6 +108,9 @@ def _tgi_options(deployment: Deployment) -> TgiOptions:
 _OWN_LOOPS = {
     "static": Loop(advance_static, static_options, _STEPS_A_CALL),
     "vllm-v0": Loop(advance_v0, v0_options, _EVENTS_A_CALL),
+    "vllm-v0-chunked": Loop(
+        advance_v0_chunked, v0_options, _EVENTS_A_CALL, lambda config, options: new_v0_lists(config)
+    ),
     "sglang": Loop(advance_sglang, _sglang_options, _EVENTS_A_CALL, new_sglang),
     "trtllm": Loop(advance_trtllm, _trtllm_options, _EVENTS_A_CALL),
     "tgi-v3": Loop(advance_tgi, _tgi_options, _EVENTS_A_CALL, lambda config, options: new_tgi(config)),
@@ -373,10 +377,12 @@ def make_machine(deployment: Deployment, prefix_block_tokens: int | None = None,
         prefill_table_ps=np.ascontiguousarray(record.prefill_table_ps),
         law=np.array(law, dtype=np.int64),
     )
-    own = _OWN_LOOPS.get(engine.scheduler)
+    chunked_v0 = engine.scheduler == "vllm-v0" and engine.enable_chunked_prefill
+    scheduler = "vllm-v0-chunked" if chunked_v0 else engine.scheduler
+    own = _OWN_LOOPS.get(scheduler)
     options = None if own is None else own.options(deployment)
     accepted = acceptance(engine) if speculates else ()
-    return Machine(config, times, engine.scheduler, options, router, seed, accepted)
+    return Machine(config, times, scheduler, options, router, seed, accepted)
 
 
 def run_deployment(

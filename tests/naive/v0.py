@@ -1,4 +1,4 @@
-"""A naive twin of vLLM's V0 scheduler without chunked prefill: three queues and blocks counted one by one.
+"""A naive twin of vLLM's V0 scheduler, without and with chunked prefill: queues, and blocks counted one by one.
 
 Written from the specification (engine semantics 1.2, 2.3 and 2.5), for reading rather than for speed. The kernel must
 give the same integers.
@@ -18,6 +18,10 @@ class Request:
     N: int
     gen: int = 0
     blocks: int = 0
+    comp: int = 0
+    """chunked: tokens in the KV cache"""
+    table: int = 0
+    """chunked: tokens that had blocks at admission; the prefill computes them"""
     admitted: int = -1
     preemptions: int = 0
     tokens: list[int] = field(default_factory=list)
@@ -43,6 +47,7 @@ class V0:
     cpu_blocks: int = 0
     copy: int = 0
     max_model_len: int = 1 << 40
+    chunked: bool = False
     waiting: deque[Request] = field(default_factory=deque)
     running: deque[Request] = field(default_factory=deque)
     swapped: deque[Request] = field(default_factory=deque)
@@ -99,8 +104,61 @@ class V0:
         self.running = done
         return list(done), out
 
+    def chunked_step(self, now: int) -> tuple[list[Request], int] | None:
+        """(who gets a token, duration) with chunked prefill, or None where nothing was executed."""
+        budget, todo, out = self.B, deque(self.running), list[Request]()
+        decodes, ending, under_way, new = list[Request](), list[Request](), list[Request](), list[Request]()
+        chunks, emitting = list[tuple[int, int]](), list[Request]()
+
+        def free() -> int:
+            return self.blocks - sum(r.blocks for r in [*todo, *decodes, *ending, *under_way, *new])
+
+        def run(r: Request, q: int) -> None:
+            nonlocal budget
+            budget -= q
+            chunks.append((q, r.comp))
+            r.comp += q
+            if r.comp == r.length:
+                emitting.append(r)
+
+        while todo and budget > 0:
+            r = todo.popleft()
+            prefill = r.comp < r.table
+            q = min(r.length - r.comp, budget)
+            asked = int(r.length % self.bs > 0) if prefill else 1
+            while free() - r.blocks < asked and r not in out:
+                victim = todo.pop() if todo else r
+                victim.preemptions += 1
+                victim.blocks = victim.comp = victim.table = 0
+                out.append(victim)
+            if r in out:
+                break
+            r.blocks = self.need(r.length)
+            run(r, q)
+            (decodes if not prefill else ending if r.comp == r.length else under_way).append(r)
+        left_over = list(todo)
+        while self.waiting and budget > 0 and len(left_over + decodes + ending + under_way + new) < self.S:
+            r = self.waiting[0]
+            if free() - self.need(r.length) < self.watermark:
+                break
+            self.waiting.popleft()
+            r.blocks, r.table = self.need(r.length), r.length
+            if r.admitted < 0:
+                r.admitted = now
+            new.append(r)
+            run(r, min(r.length, budget))
+        self.running = deque([*left_over, *decodes, *ending, *under_way, *new])
+        self.waiting.extendleft(out)
+        if not chunks:
+            return None
+        self.steps += 1
+        self.scheduled += sum(q for q, _ in chunks)
+        return emitting, self.duration(chunks)
+
     def step(self, now: int) -> tuple[list[Request], int] | None:
         """(who gets a token, duration), or None where nothing was executed."""
+        if self.chunked:
+            return self.chunked_step(now)
         batch, chunks, moved = list[Request](), list[tuple[int, int]](), 0
         if not self.swapped:
             batch = self.prefills(now)

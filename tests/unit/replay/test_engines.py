@@ -53,7 +53,11 @@ def test_v0_takes_whole_prompts_and_its_releases_by_number() -> None:
     older = engine("vllm-0.6.3")
     assert (older.scheduler, older.version) == ("vllm-v0", "vllm-0.6")
     assert engine("vllm-0.8.5").scheduler == "vllm"
-    assert any("32768" in note for note in engine("vllm-v0", length=65_536).notes)
+    longer = engine("vllm-v0", length=65_536)
+    assert (longer.enable_chunked_prefill, longer.max_num_batched_tokens) == (True, 2048)
+    assert any("32768" in note for note in longer.notes)
+    whole = engine("vllm-v0", length=65_536, enable_chunked_prefill=False)
+    assert (whole.enable_chunked_prefill, whole.max_num_batched_tokens) == (False, 65_536)
 
 
 def test_orca_reserves_single_slots() -> None:
@@ -71,7 +75,8 @@ def test_orca_reserves_single_slots() -> None:
         ("vllm-0.33", {"scheduling_policy": "sjf", "output_length_sigma": -1.0}, "output_length_sigma", "between 0"),
         ("vllm-0.33", {"swap_space_gib": 4.0}, "swap_space_gib", "vllm-v0"),
         ("vllm-v0", {"scheduling_policy": "sjf"}, "scheduling_policy", "belongs to vllm"),
-        ("vllm-v0", {"enable_chunked_prefill": True}, "enable_chunked_prefill", "belongs to vllm"),
+        ("vllm-v0", {"enable_chunked_prefill": True, "preemption_mode": "swap"}, "preemption_mode", "recompute"),
+        ("orca", {"enable_chunked_prefill": True}, "enable_chunked_prefill", "belongs to vllm"),
         ("vllm-v0", {"preemption_mode": "drop"}, "preemption_mode", "recompute, swap"),
         ("vllm-v0", {"max_num_batched_tokens": 2048}, "max_num_batched_tokens", "8192"),
         ("orca", {"watermark": 0.1}, "watermark", "vllm-v0"),
