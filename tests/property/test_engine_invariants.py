@@ -2,14 +2,11 @@
 
 Here: closed forms and what holds in every step (1-11, 13-15). Memory and prefix caching (12, 16-19, 31):
 ``test_engine_invariants_memory``. Scheduling modes, replicas, trends, determinism (20-24, 32, 34):
-``test_engine_invariants_modes``.
+``test_engine_invariants_modes``. What a policy knows (25, 26, 29): ``test_engine_invariants_policies``. The table in
+docs/validation.md names the test of each number.
 
-Elsewhere: 27 (Pollaczek-Khinchine) in ``test_queueing_theory``; 30 (static batching and memory sizing give the recorded
-figures) in ``test_seed_table``, ``kernels/test_static`` and ``hardware/test_memory_reference`` of the unit tests.
-
-Not applicable until built: 25 (routing snapshots), 26 (shortest job first), 28 (prefill and decode pools), 29
-(speculative decoding), 33 (cancelled requests). 22 speaks of leaps, which do not exist: the fast loop stands for them.
-24 compares with round robin instead of a random router.
+22 speaks of leaps, which do not exist: the fast loop stands for them. 24 compares with round robin instead of a random
+router.
 """
 
 from __future__ import annotations
