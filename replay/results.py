@@ -26,13 +26,23 @@ def ceil_rank(share: float, n: int) -> int:
 
 @dataclass(frozen=True)
 class Distribution:
-    """A metric over its samples, in seconds. Percentiles are numpy-linear; ITL is pooled over tokens from a log
-    histogram (percentiles to 0.2 %, mean and maximum exact). ``None`` where there is no sample."""
+    """A metric over its samples, in their own unit (latencies: seconds). Percentiles are numpy-linear; ITL is pooled
+    over tokens from a log histogram (percentiles to 0.2 %, mean and maximum exact). ``None`` where there is no
+    sample."""
 
     n: int
     mean: float | None
     percentiles: dict[float, float]
     max: float | None
+
+
+def distribution_of(samples: npt.ArrayLike) -> Distribution:
+    """The distribution of numbers, shape (n,)."""
+    values = np.asarray(samples, dtype=np.float64)
+    if len(values) == 0:
+        return Distribution(0, None, {}, None)
+    at = dict(zip(PERCENTILES, map(float, np.percentile(values, PERCENTILES)), strict=True))
+    return Distribution(len(values), float(values.mean()), at, float(values.max()))
 
 
 @dataclass(frozen=True)
@@ -134,7 +144,7 @@ class ReplayResult:
     """Time-weighted mean of running requests per replica while busy."""
     busy_fraction: float
     loop: str
-    """Which engine loop ran: ``general``, ``fast``, or an engine's own: ``static``, ``sglang``, ``trtllm``, ``tgi``."""
+    """Which engine loop ran: ``general``, ``fast``, or an engine's own: ``static``, ``vllm-v0``, ``sglang``, ..."""
     kernel_s: float
     """Seconds inside compiled code."""
     notes: tuple[str, ...] = field(default=())
@@ -175,16 +185,7 @@ class ReplayResult:
                 return Distribution(0, None, {}, None)
             at = {q: value for q in PERCENTILES if (value := self.itl.percentile(q)) is not None}
             return Distribution(n, self.itl.mean_s, at, self.itl.max_s)
-        samples = self._samples(metric)
-        if len(samples) == 0:
-            return Distribution(0, None, {}, None)
-        values = np.percentile(samples, PERCENTILES)
-        return Distribution(
-            len(samples),
-            float(samples.mean()),
-            dict(zip(PERCENTILES, map(float, values), strict=True)),
-            float(samples.max()),
-        )
+        return distribution_of(self._samples(metric))
 
     def value(self, objective: Objective) -> float | None:
         """The figure that ``objective`` gates, in seconds; ``None`` where there is no sample.

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from replay.goodput import attained, goodput
 from replay.hardware.weights import GIB
@@ -23,7 +22,7 @@ from replay.planning.parts import (
     MetricStats,
     ObjectiveOutcome,
 )
-from replay.results import Distribution, ReplayResult
+from replay.results import Distribution, ReplayResult, distribution_of
 from replay.specs import Objective, Scalar, default_snapshot_s
 from replay.steptime.accuracy import stated_error
 from replay.workload import Int64Array, Workload
@@ -98,7 +97,7 @@ def operating(result: ReplayResult, workload: Workload, objectives: Sequence[Obj
     return Operating(
         metrics=Metrics(
             ttft_s=_stats(result.distribution("ttft")),
-            ttft_from_admission_s=_stats(_distribution(result.ttft_from_admission_s)),
+            ttft_from_admission_s=_stats(distribution_of(result.ttft_from_admission_s)),
             itl_s=_stats(result.distribution("itl")),
             tpot_s=_stats(result.distribution("tpot")),
             e2e_s=_stats(result.distribution("e2e")),
@@ -142,14 +141,6 @@ def _goodput(result: ReplayResult, objectives: Sequence[Objective]) -> Goodput |
         share=figure(found.good / found.scored) if found.scored else None,
         requests_per_s=optional_figure(found.requests_per_s),
     )
-
-
-def _distribution(samples: npt.NDArray[np.float64]) -> Distribution:
-    if len(samples) == 0:
-        return Distribution(0, None, {}, None)
-    at = (50.0, 90.0, 95.0, 99.0)
-    values = dict(zip(at, map(float, np.percentile(samples, at)), strict=True))
-    return Distribution(len(samples), float(samples.mean()), values, float(samples.max()))
 
 
 def _stats(distribution: Distribution) -> MetricStats:
@@ -286,10 +277,11 @@ def _burstiness(workload: Workload) -> float | None:
 
 
 def _lengths(tokens: Int64Array) -> LengthStats | None:
-    if len(tokens) == 0:
+    found = distribution_of(tokens)
+    if found.mean is None:
         return None
-    p50, p90, p99 = (figure(float(value)) for value in np.percentile(tokens, (50, 90, 99)))
-    return LengthStats(mean=figure(float(tokens.mean())), p50=p50, p90=p90, p99=p99, max=int(tokens.max()))
+    p50, p90, p99 = (figure(found.percentiles[q]) for q in (50.0, 90.0, 99.0))
+    return LengthStats(mean=figure(found.mean), p50=p50, p90=p90, p99=p99, max=int(tokens.max()))
 
 
 def _series(workload: Workload) -> WorkloadSeries:

@@ -44,9 +44,10 @@ def idle_value_s(objective: Objective, workload: Workload, deployment: Deploymen
     samples += record.prefill_linear_ps * (new.astype(np.float64) * (2.0 * cached + new + 1.0))
     samples += record.request_overhead_ps
     if objective.metric == "e2e":
-        decodes = output - 1.0
+        step = 1.0 + deployment.engine.num_speculative_tokens  # tokens of a decode at best: every draft accepted
+        decodes = np.ceil((output - 1.0) / step)
         samples += decodes * (record.rest_ps[1] + record.decode_request_ps)
-        samples += record.decode_linear_ps * (decodes * (prompt + 1.0) + decodes * (decodes - 1.0) / 2.0)
+        samples += record.decode_linear_ps * (decodes * (prompt + 1.0) + step * decodes * (decodes - 1.0) / 2.0)
     if objective.attainment is not None:
         return float(np.sort(samples)[ceil_rank(objective.attainment, len(samples)) - 1]) / _PS
     value = samples.mean() if objective.percentile is None else np.percentile(samples, objective.percentile)

@@ -12,8 +12,9 @@ from replay.errors import SpecError
 from replay.hardware.catalogue import shipped_catalogue
 from replay.kernels.state import ONE
 from replay.machine import make_machine
+from replay.planning.idle import idle_value_s
 from replay.simulate import simulate
-from replay.specs import DeploymentSpec
+from replay.specs import DeploymentSpec, parse_objective
 from replay.speculation import acceptance, drafting
 from replay.workload import Workload
 
@@ -115,3 +116,12 @@ def test_who_fits_only_without_drafts_is_rejected() -> None:
     result = simulate(load, d)
     assert result.rejected == {"too_large_for_kv": 1}
     assert result.finished == 1
+
+
+def test_the_best_that_a_plan_thinks_possible_is_below_what_drafts_reach() -> None:
+    load = few_at_a_time(20)
+    d = deployment(num_speculative_tokens=4, acceptance_rate=1, speculative_method="ngram")
+    objective = parse_objective("e2e_mean=1s")
+    reached = simulate(load, d).value(objective)
+    assert reached is not None
+    assert 0.3 * reached < idle_value_s(objective, load, d) <= reached
