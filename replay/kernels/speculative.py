@@ -9,6 +9,8 @@ Probabilities are whole numbers of ``ONE``, so no step of it depends on the mach
 
 from __future__ import annotations
 
+import numpy as np
+
 from replay.kernels.jit import inlined, kernel
 from replay.kernels.state import LAW_DECODE_REQUEST, ONE, Config, State, StepTimes
 from replay.kernels.steptime import decode_attention_ps
@@ -29,7 +31,7 @@ def scrambled(x: int) -> int:
 @kernel
 def draw(seed: int, r: int, position: int) -> int:
     """A number below ``ONE`` for the output token ``position`` of request ``r``: the same whenever it is asked for."""
-    return scrambled(scrambled(scrambled(seed & _WORD) ^ (r & _WORD)) ^ (position & _WORD)) % ONE
+    return scrambled(scrambled(scrambled(seed & _WORD) ^ np.int64(r)) ^ np.int64(position)) % ONE
 
 
 @kernel
