@@ -8,7 +8,7 @@ order of replicas matters. It must give the general loop's integers, bit for bit
 from __future__ import annotations
 
 from replay.kernels.fast import IN_FLIGHT, NOW, Fast, enqueue, finish_oldest, of_replica, schedule_fast
-from replay.kernels.jit import entry, inlined
+from replay.kernels.jit import inlined, kernel
 from replay.kernels.routers import route, take_snapshot
 from replay.kernels.state import (
     FAR,
@@ -69,7 +69,7 @@ def run_until(
     return max_steps
 
 
-@entry
+@kernel
 def advance_coupled(
     config: Config,
     requests: Requests,

@@ -6,7 +6,7 @@ and ``gap_tokens`` are the run that is open, and a loop closes the last one with
 
 from __future__ import annotations
 
-from replay.kernels.jit import inlined, kernel
+from replay.kernels.jit import inlined, inner
 from replay.kernels.loglinear import bin_of
 from replay.kernels.scoring import is_scored
 from replay.kernels.state import (
@@ -49,7 +49,7 @@ def emit(state: State, reg: Int64, slot: int, end: int, gap_ps: int, gap_tokens:
     return gap_ps, gap_tokens + is_scored(reg, r)
 
 
-@kernel
+@inner
 def emit_run(
     batch: UInt32,
     request: Int32,

@@ -8,7 +8,7 @@ an arrival at a boundary joins it.
 from __future__ import annotations
 
 from replay.kernels.emission import count_gaps, emit, emit_plain
-from replay.kernels.jit import entry, inlined, kernel
+from replay.kernels.jit import inlined, inner, kernel
 from replay.kernels.memory import prepare_free_list, publish, release
 from replay.kernels.routers import keep_snapshot, route
 from replay.kernels.schedule import save_progress, schedule
@@ -66,7 +66,7 @@ def start_next(
             return
 
 
-@kernel
+@inner
 def leave(config: Config, requests: Requests, state: State, reg: Int64, replica: int, slot: int, done: bool) -> None:
     """A slot has delivered its last token, or the token that was in flight when it was preempted: frees the slot."""
     slots = state.slots
@@ -86,7 +86,7 @@ def leave(config: Config, requests: Requests, state: State, reg: Int64, replica:
         reg[WAITING] -= 1  # it finished while queued again; the queue passes over it
 
 
-@kernel
+@inner
 def drop_finished(config: Config, state: State, reg: Int64, replica: int) -> None:
     """Closes the gaps that finished requests leave in the running list."""
     slots = state.slots
@@ -162,7 +162,7 @@ def take_arrivals(config: Config, requests: Requests, state: State, now: int) ->
     cluster[NEXT_ARRIVAL] = r
 
 
-@entry
+@kernel
 def advance(config: Config, requests: Requests, times: StepTimes, state: State, mask: int, max_events: int) -> bool:
     """Runs up to ``max_events`` batch ends or arrival instants; False once nothing is left to do.
 

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from replay.kernels.emission import count_gaps
-from replay.kernels.jit import entry, inlined, kernel
+from replay.kernels.jit import inlined, inner, kernel
 from replay.kernels.memory import blocks_for
 from replay.kernels.schedule import meter_step
 from replay.kernels.scoring import is_scored
@@ -178,7 +178,7 @@ def enqueue(requests: Requests, outcome: Outcome, reg: Int64, r: int) -> None:
     reg[OUTSTANDING_TOKENS] += requests.prompt_tokens[r] + requests.output_tokens[r]
 
 
-@kernel
+@inner
 def enter_day(fast: Fast, slot: int, counter: int) -> None:
     """Files a slot under its last batch."""
     day = counter & (len(fast.days) - 1)
@@ -191,7 +191,7 @@ def enter_day(fast: Fast, slot: int, counter: int) -> None:
     fast.last_batch[slot] = counter
 
 
-@kernel
+@inner
 def leave_day(fast: Fast, slot: int) -> None:
     """Takes a slot out of the calendar."""
     before, after = fast.day_previous[slot], fast.day_next[slot]
@@ -227,7 +227,7 @@ def stop_decoding(fast: Fast, reg: Int64, slot: int) -> None:
     fast.need[fast.residue[slot]] -= 1
 
 
-@kernel
+@inner
 def preempt_tail(config: Config, requests: Requests, outcome: Outcome, fast: Fast, reg: Int64) -> None:
     """Frees the request admitted last and queues it in front, to be recomputed with all it has generated."""
     slot = reg[ORDER_TAIL]
@@ -469,7 +469,7 @@ def finish_oldest(config: Config, requests: Requests, fast: Fast, reg: Int64) ->
     pop_batch(fast, reg)
 
 
-@entry
+@kernel
 def advance_fast(
     config: Config,
     requests: Requests,

@@ -1,4 +1,4 @@
-"""The one place for compiler flags: ``entry`` compiles what Python calls, ``kernel`` and ``inlined`` all the rest.
+"""The one place for compiler flags: ``kernel`` compiles what Python calls, ``inner`` and ``inlined`` all the rest.
 
 Numba's cache on disk does not notice a change in a callee or a constant of another file, so the cache folder is named
 after a hash of a kernel's module and all it imports: machine code of another version is never run.
@@ -40,34 +40,35 @@ def is_cached(module: str) -> bool:
     return any(folder.rglob("*.nbi"))
 
 
-def entry(function: Callable[P, R]) -> Callable[P, R]:
+def kernel(function: Callable[P, R]) -> Callable[P, R]:
     """Compiles for nopython mode, cached on disk, without the interpreter lock, in exact (not fast) arithmetic."""
     return _compile(function)
 
 
-# A way in from Python unpacks every array of the state, which is more code than most kernels have: to compile one for
-# each of a loop's fifty helpers took as long as all the rest. Without it a call from Python would end the process.
-_NO_WAY_IN: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+# What only kernels call needs no entry from Python. Making one for a function of the whole state, some hundred arrays,
+# takes longer than compiling the function: leaving them out halved a loop's time to compile. Called from Python without
+# one it would crash, so such a call is refused.
+_NO_ENTRY: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 class _Inner(CPUDispatcher):
     def __call__(self, *args: object, **kwargs: object) -> None:
-        raise TypeError(f"{self.py_func.__name__} is called by kernels only: compile it with entry to call it here")
+        raise TypeError(f"{self.py_func.__name__} is called by kernels only: compile it with kernel to call it here")
 
 
 def _compile_inner(function: Callable[P, R], **options: Any) -> Callable[P, R]:
-    compiled = _compile(function, **_NO_WAY_IN, **options)
+    compiled = _compile(function, **_NO_ENTRY, **options)
     if isinstance(compiled, CPUDispatcher):  # else numba is switched off (NUMBA_DISABLE_JIT)
         compiled.__class__ = _Inner
     return compiled
 
 
-def kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """The same as ``entry`` for a function that only kernels call: it has no way in from Python."""
+def inner(function: Callable[P, R]) -> Callable[P, R]:
+    """A kernel that only other kernels call."""
     return _compile_inner(function)
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
-    """A kernel that is always inlined: for helpers on the path of every step, where handing over the arrays costs more
+    """As ``inner``, and always inlined: for helpers on the path of every step, where handing over the arrays costs more
     than the work."""
     return _compile_inner(function, forceinline=True)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from replay.kernels.jit import entry
+from replay.kernels.jit import kernel
 from replay.kernels.state import GAP_BINS, GAP_BITS, Int64
 
 KNOT_BITS = 3
 
 
-@entry
+@kernel
 def bin_of(value: int, bits: int) -> int:
     """Bin of a value >= 0: exact below ``2 ** (bits + 1)``, then ``2 ** bits`` bins an octave."""
     shift = 0
@@ -29,7 +29,7 @@ def bin_of(value: int, bits: int) -> int:
     return (shift << bits) + (value >> shift)
 
 
-@entry
+@kernel
 def floor_of(index: int, bits: int) -> int:
     """Smallest value in a bin: the inverse of ``bin_of``."""
     if index < (2 << bits):
@@ -45,7 +45,7 @@ def gap_bin_edges_ps() -> tuple[Int64, Int64]:
     return low, high
 
 
-@entry
+@kernel
 def interpolate(table_ps: Int64, x: int, y: int) -> int:
     """Bilinear in integers between the knots around (x, y) of a table laid out by ``bin_of(., KNOT_BITS)``; points
     beyond the last knot continue the last cell's slope."""

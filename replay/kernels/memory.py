@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from replay.kernels.jit import kernel
+from replay.kernels.jit import inner
 from replay.kernels.state import (
     FREE_BLOCKS,
     FREE_LIST_READY,
@@ -26,13 +26,13 @@ from replay.kernels.state import (
 _MIX = np.int64(0x9E3779B97F4A7C15 - 2**64)  # golden-ratio multiplier, as int64
 
 
-@kernel
+@inner
 def blocks_for(tokens: int, block_size: int) -> int:
     """Blocks that hold ``tokens`` tokens."""
     return (tokens + block_size - 1) // block_size
 
 
-@kernel
+@inner
 def block_id(requests: Requests, config: Config, r: int, i: int) -> int:
     """The chained id of block ``i`` of request ``r``: from the trace where it gives one, else unlike any other.
 
@@ -47,14 +47,14 @@ def block_id(requests: Requests, config: Config, r: int, i: int) -> int:
     return -2 - (r * config.table_width + i)
 
 
-@kernel
+@inner
 def bucket_of(key: int, mask: int) -> int:
     """Home bucket of a key (multiplicative hashing, high bits folded down)."""
     mixed = np.int64(key) * _MIX
     return int((mixed ^ (mixed >> 29) ^ (mixed >> 43)) & mask)
 
 
-@kernel
+@inner
 def find_bucket(blocks: Blocks, base: int, mask: int, key: int) -> int:
     """Bucket (absolute) that holds ``key``, or the empty one where it belongs."""
     home = bucket_of(key, mask)
@@ -63,7 +63,7 @@ def find_bucket(blocks: Blocks, base: int, mask: int, key: int) -> int:
     return base + home
 
 
-@kernel
+@inner
 def close_bucket(blocks: Blocks, base: int, mask: int, hole: int) -> None:
     """Empties a bucket and moves later members of its probe run back, so that no tombstones are needed."""
     hole -= base
@@ -82,7 +82,7 @@ def close_bucket(blocks: Blocks, base: int, mask: int, hole: int) -> None:
         hole = probe
 
 
-@kernel
+@inner
 def register(blocks: Blocks, base: int, mask: int, block: int, key: int) -> None:
     """Makes ``block`` findable under ``key``; a twin of the same key queues behind the older ones."""
     blocks.hash[block] = key
@@ -100,7 +100,7 @@ def register(blocks: Blocks, base: int, mask: int, block: int, key: int) -> None
     blocks.twin_previous[block] = first
 
 
-@kernel
+@inner
 def forget(blocks: Blocks, base: int, mask: int, block: int) -> None:
     """Evicts the hash of ``block``."""
     before, after = blocks.twin_previous[block], blocks.twin_next[block]
@@ -117,7 +117,7 @@ def forget(blocks: Blocks, base: int, mask: int, block: int) -> None:
     blocks.hash[block] = NEVER
 
 
-@kernel
+@inner
 def link_between(blocks: Blocks, block: int, before: int, after: int) -> None:
     """Puts a block into the free list between two neighbours."""
     blocks.previous[block] = before
@@ -126,7 +126,7 @@ def link_between(blocks: Blocks, block: int, before: int, after: int) -> None:
     blocks.previous[after] = block
 
 
-@kernel
+@inner
 def unlink(blocks: Blocks, block: int) -> None:
     """Takes a block out of the free list."""
     before, after = blocks.previous[block], blocks.next[block]
@@ -134,7 +134,7 @@ def unlink(blocks: Blocks, block: int) -> None:
     blocks.previous[after] = before
 
 
-@kernel
+@inner
 def prepare_free_list(config: Config, blocks: Blocks, reg: Int64, replica: int) -> None:
     """Links all blocks of a fresh replica in order, once."""
     if not config.prefix_caching or reg[FREE_LIST_READY]:
@@ -148,7 +148,7 @@ def prepare_free_list(config: Config, blocks: Blocks, reg: Int64, replica: int) 
     reg[FREE_LIST_READY] = 1
 
 
-@kernel
+@inner
 def lookup(
     config: Config, requests: Requests, blocks: Blocks, replica: int, r: int, tokens: int, mask: int
 ) -> tuple[int, int]:
@@ -167,7 +167,7 @@ def lookup(
     return hits, free_hits
 
 
-@kernel
+@inner
 def take_hits(config: Config, blocks: Blocks, slots: Slots, reg: Int64, slot: int, hits: int) -> None:
     """Gives the ``hits`` blocks of the lookup just made to a slot that holds none."""
     for i in range(hits):
@@ -182,7 +182,7 @@ def take_hits(config: Config, blocks: Blocks, slots: Slots, reg: Int64, slot: in
     slots.cached[slot] = hits
 
 
-@kernel
+@inner
 def publish(
     config: Config, requests: Requests, blocks: Blocks, slots: Slots, replica: int, slot: int, tokens: int, mask: int
 ) -> None:
@@ -195,7 +195,7 @@ def publish(
         slots.cached[slot] = i + 1
 
 
-@kernel
+@inner
 def grow(
     config: Config,
     requests: Requests,
@@ -236,7 +236,7 @@ def grow(
     return True
 
 
-@kernel
+@inner
 def release(config: Config, blocks: Blocks, slots: Slots, reg: Int64, replica: int, slot: int) -> None:
     """Gives back all blocks of a slot."""
     held = slots.held[slot]

@@ -6,7 +6,7 @@ until ``replica_is_set`` has found the batch that ends next.
 
 from __future__ import annotations
 
-from replay.kernels.jit import inlined, kernel
+from replay.kernels.jit import inlined, inner
 from replay.kernels.memory import blocks_for
 from replay.kernels.schedule import meter_step
 from replay.kernels.state import (
@@ -101,7 +101,7 @@ def hold(config: Config, slots: Slots, reg: Int64, slot: int, tokens: int) -> No
         slots.room[slot] = slots.held[slot] * config.block_size
 
 
-@kernel
+@inner
 def note_admission(outcome: Outcome, r: int, now: int) -> None:
     """Records when request ``r`` was first admitted."""
     if outcome.admitted_ps[r] < 0:

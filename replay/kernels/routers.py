@@ -8,7 +8,7 @@ Routers that read no state deal the requests out beforehand, in ``replay.routing
 
 from __future__ import annotations
 
-from replay.kernels.jit import inlined, kernel
+from replay.kernels.jit import inlined, inner
 from replay.kernels.state import (
     FREE_BLOCKS,
     LEAST_KV_USAGE,
@@ -92,7 +92,7 @@ def better_of_two(seen: Int64, routing: Routing, r: int) -> int:
     return other if seen[other, OUTSTANDING] < seen[one, OUTSTANDING] else one
 
 
-@kernel
+@inner
 def longest_prefix(config: Config, requests: Requests, routing: Routing, start: int, r: int) -> int:
     """Of the replicas that were sent the longest part of the prompt before, the one with the fewest outstanding
     requests;

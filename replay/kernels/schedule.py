@@ -5,7 +5,7 @@ The specification is engine semantics 1.1; the steps below are in its order.
 
 from __future__ import annotations
 
-from replay.kernels.jit import inlined, kernel
+from replay.kernels.jit import inlined, inner
 from replay.kernels.memory import blocks_for, grow, lookup, release, take_hits
 from replay.kernels.speculative import draft_ps, start_speculating
 from replay.kernels.state import (
@@ -45,7 +45,7 @@ from replay.kernels.steptime import attention_of_chunk, step_ps
 from replay.kernels.waiting import insert, peek, put_back, ranks_before, unlink_head
 
 
-@kernel
+@inner
 def victim_position(config: Config, requests: Requests, state: State, reg: Int64, first: int) -> int:
     """Whom to preempt, as a position of the running list: the last, or by priority the largest (priority, arrival)."""
     last = reg[RUNNING] - 1
@@ -61,7 +61,7 @@ def victim_position(config: Config, requests: Requests, state: State, reg: Int64
     return worst
 
 
-@kernel
+@inner
 def preempt(
     config: Config, requests: Requests, state: State, reg: Int64, replica: int, first: int, position: int
 ) -> None:
@@ -83,7 +83,7 @@ def preempt(
     insert(config, requests, state.outcome, reg, r, True)
 
 
-@kernel
+@inner
 def save_progress(state: State, slot: int) -> None:
     """Writes a slot's generated tokens and last token time to its request."""
     slots, outcome = state.slots, state.outcome
@@ -123,7 +123,7 @@ def add_to_batch(
         slots.todo[slot] -= tokens
 
 
-@kernel
+@inner
 def take_from_batch(times: StepTimes, state: State, sums: Int64, start: int, slot: int) -> None:
     """Undoes ``add_to_batch`` for a slot that is about to be preempted."""
     slots, flight = state.slots, state.flight
@@ -147,7 +147,7 @@ def take_from_batch(times: StepTimes, state: State, sums: Int64, start: int, slo
             return
 
 
-@kernel
+@inner
 def decode_run(
     order: UInt32, batch: UInt32, computed: Int64, todo: Int64, unscheduled: Int64, room: Int64, spare: int
 ) -> tuple[int, int]:
@@ -265,7 +265,7 @@ def schedule_running(
     return preempted
 
 
-@kernel
+@inner
 def place(config: Config, requests: Requests, state: State, reg: Int64, first: int, r: int, hit_tokens: int) -> int:
     """Gives request ``r`` a slot at the end of the running list; returns the slot."""
     slots, outcome = state.slots, state.outcome
@@ -291,7 +291,7 @@ def place(config: Config, requests: Requests, state: State, reg: Int64, first: i
     return slot
 
 
-@kernel
+@inner
 def schedule_waiting(
     config: Config,
     requests: Requests,

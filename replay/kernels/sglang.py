@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from replay.kernels.engine import drop_finished, finish_batch, take_arrivals
-from replay.kernels.jit import entry, inlined, kernel
+from replay.kernels.jit import inlined, inner, kernel
 from replay.kernels.memory import blocks_for, release
 from replay.kernels.pipeline import close_batch, hold, is_idle, note_admission, open_batch, replica_is_set
 from replay.kernels.routers import keep_snapshot
@@ -177,7 +177,7 @@ def schedule_prefill(
             return
 
 
-@kernel
+@inner
 def retract(config: Config, requests: Requests, state: State, reg: Int64, replica: int, slot: int) -> None:
     """Frees a running request's memory and puts it at the tail of the queue; its token in flight is dropped."""
     slots, flight, outcome = state.slots, state.flight, state.outcome
@@ -202,7 +202,7 @@ def retract(config: Config, requests: Requests, state: State, reg: Int64, replic
     insert(config, requests, outcome, reg, r, False)
 
 
-@kernel
+@inner
 def blocks_of_next_decode(config: Config, state: State, reg: Int64, replica: int) -> tuple[int, int]:
     """(blocks that the next decode step takes, requests that it has)."""
     slots = state.slots
@@ -216,7 +216,7 @@ def blocks_of_next_decode(config: Config, state: State, reg: Int64, replica: int
     return need, rows
 
 
-@kernel
+@inner
 def retract_until_it_fits(
     config: Config, requests: Requests, state: State, own: SglangState, reg: Int64, replica: int
 ) -> None:
@@ -289,7 +289,7 @@ def schedule_sglang(
     return True
 
 
-@entry
+@kernel
 def advance_sglang(
     config: Config,
     options: SglangOptions,

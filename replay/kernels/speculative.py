@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from replay.kernels.jit import inlined, kernel
+from replay.kernels.jit import inlined, inner
 from replay.kernels.state import LAW_DECODE_REQUEST, ONE, Config, State, StepTimes
 from replay.kernels.steptime import decode_attention_ps
 
 _WORD = 0xFFFFFFFF
 
 
-@kernel
+@inner
 def scrambled(x: int) -> int:
     """Mixes 32 bits: multiplications by odd numbers below 2 ** 31, so that no product leaves 63 bits."""
     x ^= x >> 16
@@ -28,13 +28,13 @@ def scrambled(x: int) -> int:
     return x ^ (x >> 14)
 
 
-@kernel
+@inner
 def draw(seed: int, r: int, position: int) -> int:
     """A number below ``ONE`` for the output token ``position`` of request ``r``: the same whenever it is asked for."""
     return scrambled(scrambled(scrambled(seed & _WORD) ^ np.int64(r)) ^ np.int64(position)) % ONE
 
 
-@kernel
+@inner
 def accepted_drafts(config: Config, state: State, slot: int, drafts: int) -> int:
     """How many of a slot's drafts are accepted: drawn token by token, or as the expectation adds up."""
     slots, speculation = state.slots, state.speculation
@@ -56,7 +56,7 @@ def accepted_drafts(config: Config, state: State, slot: int, drafts: int) -> int
     return accepted
 
 
-@kernel
+@inner
 def verify(config: Config, state: State, slot: int) -> int:
     """The drafts of a slot were checked and new ones are proposed; returns how many tokens come beside the step's own.
 
@@ -72,7 +72,7 @@ def verify(config: Config, state: State, slot: int) -> int:
     return more
 
 
-@kernel
+@inner
 def start_speculating(state: State, slot: int) -> None:
     """A slot was given to a request: nothing is proposed before its first token; expectations are rounded to the
     nearest."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from replay.kernels.emission import count_gaps
-from replay.kernels.jit import entry, kernel
+from replay.kernels.jit import inner, kernel
 from replay.kernels.memory import blocks_for
 from replay.kernels.scoring import is_scored
 from replay.kernels.state import (
@@ -58,13 +58,13 @@ def static_options(deployment: Deployment) -> StaticOptions:
     return StaticOptions(int(engine.pad_prefill), int(engine.stream_finished), timeout_ps, 1)
 
 
-@kernel
+@inner
 def output_of(config: Config, requests: Requests, r: int) -> int:
     """Tokens that request ``r`` generates: its own, cut where the context reaches ``max_model_len``."""
     return max(1, min(requests.output_tokens[r], config.max_model_len - requests.prompt_tokens[r]))
 
 
-@kernel
+@inner
 def form_batch(
     config: Config, options: StaticOptions, requests: Requests, head: int, free_at_ps: int
 ) -> tuple[int, int, int, int]:
@@ -101,7 +101,7 @@ def form_batch(
     return rows, max(ready_ps, free_at_ps), prompt, output
 
 
-@kernel
+@inner
 def prefill_ps(
     config: Config,
     options: StaticOptions,
@@ -136,7 +136,7 @@ def prefill_ps(
     return total_ps
 
 
-@kernel
+@inner
 def decode_ps(config: Config, times: StepTimes, rows: int, context_tokens: int, steps: int) -> int:
     """Duration of ``steps`` decode steps of ``rows`` rows that hold ``context_tokens`` before the first.
 
@@ -154,7 +154,7 @@ def decode_ps(config: Config, times: StepTimes, rows: int, context_tokens: int, 
     return total_ps
 
 
-@kernel
+@inner
 def sort_by_output(config: Config, requests: Requests, state: State, head: int, rows: int) -> None:
     """Puts the batch's requests into ``slots.order``, shortest output first (Shell's sort: it needs no memory)."""
     order = state.slots.order
@@ -175,7 +175,7 @@ def sort_by_output(config: Config, requests: Requests, state: State, head: int, 
         width //= 3
 
 
-@kernel
+@inner
 def stream_decode(
     config: Config,
     options: StaticOptions,
@@ -220,7 +220,7 @@ def stream_decode(
     return now
 
 
-@entry
+@kernel
 def advance_static(
     config: Config,
     options: StaticOptions,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from replay.kernels.engine import finish_batch
-from replay.kernels.jit import entry, inlined
+from replay.kernels.jit import inlined, kernel
 from replay.kernels.memory import blocks_for
 from replay.kernels.pipeline import close_batch, hold, is_idle, note_admission, open_batch, replica_is_set
 from replay.kernels.routers import keep_snapshot, route
@@ -188,7 +188,7 @@ def take_arrivals_in_turn(config: Config, options: TgiOptions, requests: Request
     cluster[NEXT_ARRIVAL] = r
 
 
-@entry
+@kernel
 def advance_tgi(
     config: Config,
     options: TgiOptions,

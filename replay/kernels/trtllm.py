@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from replay.kernels.engine import finish_batch, take_arrivals
-from replay.kernels.jit import entry, inlined
+from replay.kernels.jit import inlined, kernel
 from replay.kernels.memory import blocks_for
 from replay.kernels.pipeline import close_batch, hold, is_idle, note_admission, open_batch, replica_is_set
 from replay.kernels.routers import keep_snapshot
@@ -171,7 +171,7 @@ def schedule_trtllm(
     return paused
 
 
-@entry
+@kernel
 def advance_trtllm(
     config: Config,
     options: TrtllmOptions,

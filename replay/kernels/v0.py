@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from replay.kernels.emission import count_gaps, emit
 from replay.kernels.engine import take_arrivals
-from replay.kernels.jit import entry, inlined, kernel
+from replay.kernels.jit import inlined, inner, kernel
 from replay.kernels.memory import blocks_for
 from replay.kernels.routers import keep_snapshot
 from replay.kernels.schedule import meter_step, save_progress
@@ -76,7 +76,7 @@ def v0_options(deployment: Deployment) -> V0Options:
     return V0Options(int(engine.preemption_mode == "swap"), cpu_blocks, copy_ps)
 
 
-@kernel
+@inner
 def join_running(config: Config, requests: Requests, state: State, reg: Int64, first: int, r: int, tokens: int) -> None:
     """Puts request ``r`` at the end of the running list with the KV of ``tokens`` tokens, and takes its blocks."""
     slots, generated = state.slots, state.outcome.generated[r]
@@ -94,7 +94,7 @@ def join_running(config: Config, requests: Requests, state: State, reg: Int64, f
     slots.last_ps[slot] = state.outcome.last_ps[r]
 
 
-@kernel
+@inner
 def preempt_last(config: Config, options: V0Options, requests: Requests, state: State, reg: Int64, first: int) -> int:
     """Takes the last request off the running list; returns the blocks that move to host memory."""
     slots, outcome = state.slots, state.outcome
@@ -275,7 +275,7 @@ def finish_step(config: Config, requests: Requests, state: State, reg: Int64, re
     reg[PREVIOUS_END] = end
 
 
-@entry
+@kernel
 def advance_v0(
     config: Config, options: V0Options, requests: Requests, times: StepTimes, state: State, max_events: int
 ) -> bool:

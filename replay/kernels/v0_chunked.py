@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from replay.kernels.engine import finish_batch, take_arrivals
-from replay.kernels.jit import entry, inlined
+from replay.kernels.jit import inlined, kernel
 from replay.kernels.memory import blocks_for
 from replay.kernels.pipeline import close_batch, hold, is_idle, note_admission, open_batch, replica_is_set
 from replay.kernels.routers import keep_snapshot
@@ -151,7 +151,7 @@ def schedule_v0(
     return preempted > 0
 
 
-@entry
+@kernel
 def advance_v0_chunked(
     config: Config,
     options: V0Options,

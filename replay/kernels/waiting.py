@@ -8,7 +8,7 @@ token was in flight when it was preempted) stays linked and is passed over when 
 
 from __future__ import annotations
 
-from replay.kernels.jit import kernel
+from replay.kernels.jit import inner
 from replay.kernels.state import (
     HEAD,
     NEVER,
@@ -23,13 +23,13 @@ from replay.kernels.state import (
 )
 
 
-@kernel
+@inner
 def ranks_before(rank: Int64, a: int, b: int) -> bool:
     """Whether request ``a`` is served before ``b``: lower rank, then earlier arrival."""
     return rank[a] < rank[b] or (rank[a] == rank[b] and a < b)
 
 
-@kernel
+@inner
 def merge(outcome: Outcome, a: int, b: int) -> int:
     """Merges two skew heaps and returns the root."""
     if a == NEVER:
@@ -52,7 +52,7 @@ def merge(outcome: Outcome, a: int, b: int) -> int:
         a = child
 
 
-@kernel
+@inner
 def insert(config: Config, requests: Requests, outcome: Outcome, reg: Int64, r: int, at_front: bool) -> None:
     """Adds request ``r``: at the tail, or in front (preempted); by rank in the orders that have one."""
     reg[WAITING] += 1
@@ -74,7 +74,7 @@ def insert(config: Config, requests: Requests, outcome: Outcome, reg: Int64, r: 
         reg[TAIL] = r
 
 
-@kernel
+@inner
 def unlink_head(config: Config, outcome: Outcome, reg: Int64) -> None:
     """Takes the first request off the queue; the count is the caller's business."""
     head = reg[HEAD]
@@ -84,7 +84,7 @@ def unlink_head(config: Config, outcome: Outcome, reg: Int64) -> None:
         reg[HEAD] = outcome.link[head]
 
 
-@kernel
+@inner
 def peek(config: Config, requests: Requests, outcome: Outcome, reg: Int64) -> int:
     """The first request that still wants service, or NEVER."""
     while reg[HEAD] != NEVER:
@@ -96,7 +96,7 @@ def peek(config: Config, requests: Requests, outcome: Outcome, reg: Int64) -> in
     return NEVER
 
 
-@kernel
+@inner
 def put_back(config: Config, outcome: Outcome, reg: Int64, first: int, last: int) -> None:
     """Returns a chain of passed-over requests to the front, in the chain's order; or by the rank they had."""
     if config.priority_policy:
