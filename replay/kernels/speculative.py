@@ -9,8 +9,6 @@ Probabilities are whole numbers of ``ONE``, so no step of it depends on the mach
 
 from __future__ import annotations
 
-import numpy as np
-
 from replay.kernels.jit import inlined, inner
 from replay.kernels.state import LAW_DECODE_REQUEST, ONE, Config, State, StepTimes
 from replay.kernels.steptime import decode_attention_ps
@@ -31,7 +29,7 @@ def scrambled(x: int) -> int:
 @inner
 def draw(seed: int, r: int, position: int) -> int:
     """A number below ``ONE`` for the output token ``position`` of request ``r``: the same whenever it is asked for."""
-    return scrambled(scrambled(scrambled(seed & _WORD) ^ np.int64(r)) ^ np.int64(position)) % ONE
+    return scrambled(scrambled(scrambled(seed & _WORD) ^ int(r)) ^ int(position)) % ONE
 
 
 @inner
