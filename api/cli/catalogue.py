@@ -57,7 +57,7 @@ def entries(kind: str) -> list[dict[str, Any]]:
     presets = [{"name": name, "what": "engine", "values": None} for name in PRESETS]
     knobs = []
     for name, knob in KNOBS.items():
-        numbers = "true or false" if knob.kind is bool else f"{knob.low:g} to {knob.high:g}"
-        values = " or ".join(knob.choices) or numbers
+        free = {bool: "true or false", str: "text"}.get(knob.kind, f"{knob.low:g} to {knob.high:g}")
+        values = " or ".join(knob.choices) or free
         knobs.append({"name": name, "what": "knob", "values": values})
     return presets + knobs

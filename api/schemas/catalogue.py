@@ -112,7 +112,7 @@ class EngineKnobOut(Out):
     low: float | None
     high: float | None
     choices: list[str]
-    """The words that a text knob takes."""
+    """The words that a text knob takes; none: any text."""
 
 
 class EngineOut(Out):

@@ -29,3 +29,11 @@ def test_entries_are_found(kind: str, find: str, name: str, value: str) -> None:
     assert words.endswith(f"\n{len(items)} {kind}\n")
     every = CliRunner().invoke(cli, ["catalogue", kind, "--json"], catch_exceptions=False)
     assert len(json.loads(every.stdout)["items"]) > len(items)
+
+
+def test_no_knob_has_endless_bounds() -> None:
+    listed = CliRunner().invoke(cli, ["catalogue", "engines", "--find", "knob", "--json"], catch_exceptions=False)
+    values = {item["name"]: item["values"] for item in json.loads(listed.stdout)["items"] if item["what"] == "knob"}
+    assert values["acceptance_rate"] == "text"
+    assert values["async_scheduling"] == "true or false"
+    assert not [name for name, value in values.items() if "inf" in value]
