@@ -12,7 +12,7 @@ from api.deps import LABEL, CurrentServices
 from models.errors import InvalidError
 from models.settings import Settings
 from replay.faults import plain_faults
-from replay.traces.options import IngestOptions, Limits, TimeUnit, parse_mapping
+from replay.traces.options import IngestOptions, Limits, RepeatedHour, TimeUnit, parse_mapping
 
 _Pair = Annotated[str, StringConstraints(max_length=400, pattern=LABEL)]
 
@@ -49,6 +49,15 @@ def upload_parameters(
         str | None,
         Query(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._+/-]*$", description="IANA zone of times without one"),
     ] = None,
+    repeated_hour: Annotated[
+        RepeatedHour, Query(description="Which hour a local time means that daylight saving repeats")
+    ] = "refuse",
+    prompt_includes_cached: Annotated[
+        bool | None, Query(description="Whether prompt tokens count cached ones, where the file does not settle it")
+    ] = None,
+    rows_are_requests: Annotated[
+        bool, Query(description="Every row is one request, though it looks like a sum")
+    ] = False,
     block_size: Annotated[int | None, Query(ge=1, le=65_536, description="Tokens of one prefix block")] = None,
     max_rejected_share: Annotated[float, Query(ge=0, le=1, description="A larger share of bad rows is refused")] = 0.05,
 ) -> UploadParameters:
@@ -58,6 +67,9 @@ def upload_parameters(
         "mapping": parse_mapping(map or ()),
         "time_unit": time_unit,
         "time_zone": zone,
+        "repeated_hour": repeated_hour,
+        "prompt_includes_cached": prompt_includes_cached,
+        "rows_are_requests": rows_are_requests,
         "block_size": block_size,
         "max_rejected_share": max_rejected_share,
         "limits": ingest_limits(services.settings),

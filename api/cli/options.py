@@ -122,7 +122,22 @@ format_options = options(
         help="Take FIELD (arrival, prompt_tokens, output_tokens, ...) from COLUMN. Repeatable.",
     ),
     click.option("--time-unit", type=click.Choice(["s", "ms", "us", "ns"]), help="Unit of numeric times."),
-    click.option("--time-zone", metavar="ZONE", help="IANA zone of times without one; default UTC, and said."),
+    click.option(
+        "--zone", "--time-zone", "time_zone", metavar="ZONE", help="IANA zone of times without one, e.g. UTC."
+    ),
+    click.option(
+        "--repeated-hour",
+        type=click.Choice(["first", "second", "order"]),
+        help="Which hour a local time means that daylight saving repeats.",
+    ),
+    click.option(
+        "--prompt-includes-cached/--prompt-excludes-cached",
+        default=None,
+        help="Whether prompt tokens count those read from a cache, where the file does not settle it.",
+    ),
+    click.option(
+        "--rows-are-requests", is_flag=True, default=None, help="Every row is one request, though it looks like a sum."
+    ),
     click.option("--block-size", type=int, help="Tokens of one prefix block, where the format does not fix it."),
     click.option("--max-rejected-share", type=float, help="Refuse a trace with more rejected rows; default 0.05."),
 )
@@ -248,6 +263,9 @@ def ingest_options_of(
     mapping: Sequence[str],
     time_unit: str | None,
     time_zone: str | None,
+    repeated_hour: str | None,
+    prompt_includes_cached: bool | None,
+    rows_are_requests: bool | None,
     block_size: int | None,
     max_rejected_share: float | None,
 ) -> IngestOptions:
@@ -259,6 +277,9 @@ def ingest_options_of(
         "mapping": parse_mapping(mapping),
         "time_unit": time_unit,
         "time_zone": time_zone,
+        "repeated_hour": repeated_hour,
+        "prompt_includes_cached": prompt_includes_cached,
+        "rows_are_requests": rows_are_requests,
         "block_size": block_size,
         "max_rejected_share": max_rejected_share,
     }

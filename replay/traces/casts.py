@@ -24,6 +24,8 @@ _STATUS_WORDS = {
 STATUS_OF = {word: status for status, words in _STATUS_WORDS.items() for word in words}
 
 _DECIMAL = pl.Decimal(38, 9)
+_DOTTED_THOUSANDS = r"^\d{1,3}(?:\.\d{3})+$"
+"""``1.000``: a thousand in half of the world, one in the other. It is not read as either."""
 
 
 def clean_text(series: pl.Series) -> pl.Series:
@@ -77,6 +79,7 @@ def _odd_tokens(series: pl.Series, values: pl.Series, limits: Limits) -> Cast:
     """The slow way, for a batch where some cell is no plain integer."""
     text = clean_text(series)
     number = text.cast(pl.Float64, strict=False)
+    number = number.set(text.str.contains(_DOTTED_THOUSANDS).fill_null(value=False), None)
     whole = number.is_finite() & (number == number.round())
     in_range = number.is_between(0, limits.max_tokens_per_request)
     fitting = number.set(~(whole & in_range).fill_null(value=False), None)

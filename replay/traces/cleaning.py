@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -12,7 +13,7 @@ from replay.traces.options import IngestOptions
 from replay.traces.report import Rejection
 from replay.traces.rows import LINE, Batch, Fault
 
-FIRST_REJECTIONS = 20
+FIRST_REJECTIONS = 100
 _SHOWN_CHARACTERS = 40
 
 CURES = {
@@ -40,6 +41,10 @@ CURES = {
     "text_too_long": "shorten the text or leave the column out of the mapping",
     "block_count": "the number of block ids must be the prompt's tokens over the block size, rounded up",
     "too_many_blocks": "check the block ids; limits.max_blocks_per_request lets more through",
+    "other_block_size": "one file has one block size; split the file",
+    "duplicate_request": "the same request is in the file twice; remove the copy",
+    "contradicts": "two fields of the row contradict each other; check the export",
+    "not_unpacked": "the record's layout is not as documented; check the export",
     "missing_predecessor": "a turn with a delay needs an earlier turn of its session in the file",
     "negative_delay": "a delay cannot be negative",
 }
@@ -58,6 +63,13 @@ class Ledger:
     zero_output: int = 0
     warnings: dict[str, str] = field(default_factory=dict)
     assumed: dict[str, str] = field(default_factory=dict)
+    not_requests: Counter[str] = field(default_factory=Counter)
+    """Records of the file that are no requests (tool calls, spans around calls), by kind: neither kept nor rejected."""
+    block_size: int | None = None
+    """Tokens of a prefix block, where the file itself says."""
+    prefix_scope: str = "global"
+    retried: int = 0
+    """Requests whose id an earlier one had, at another time."""
     time_unit: str = ""
     time_zone: str | None = None
 
@@ -65,8 +77,9 @@ class Ledger:
     def rows_rejected(self) -> int:
         return sum(self.by_rule.values())
 
-    def account(self, batch: Batch, rejected: pl.DataFrame) -> None:
+    def account(self, batch: Batch, rejected: pl.DataFrame, places: Mapping[str, str] | None = None) -> None:
         """Books a batch: its faults, and ``rejected`` (columns ``LINE``, ``rule``, ``column``), a part of its frame.
+        ``places`` says what the frame's columns are called in the file, where that differs.
 
         Raises:
             TraceError: more rows than the limit allows.
@@ -87,7 +100,10 @@ class Ledger:
                 self.by_rule[str(rule)] += group.height
             first = rejected.sort(LINE).head(FIRST_REJECTIONS).select(LINE, "rule", "column")
             self._keep(
-                [Fault(line, rule, column, _cell(batch.frame, line, column)) for line, rule, column in first.rows()]
+                [
+                    Fault(line, rule, (places or {}).get(column, column), _cell(batch.frame, line, column))
+                    for line, rule, column in first.rows()
+                ]
             )
 
     def reject(self, faults: list[Fault]) -> None:
@@ -124,9 +140,10 @@ class Ledger:
         ]
         if self.rows_read == 0:
             cure = "upload a file with at least one request"
+            others = ", ".join(f"{n:,} {kind}" for kind, n in self.not_requests.most_common(10))
             raise TraceError(
                 "trace.no_rows",
-                "the file holds no rows, at most a header",
+                f"the file holds no requests, only {others}" if others else "the file holds no rows, at most a header",
                 [FieldError(cure, field="file", rule="no_rows", cure=cure)],
             )
         share = self.rows_rejected / self.rows_read

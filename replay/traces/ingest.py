@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 
 from replay.errors import FieldError, TraceError
 from replay.traces import canonical
+from replay.traces.aggregates import check_columns, check_rows_are_requests
 from replay.traces.canonical import Meta
 from replay.traces.cleaning import Ledger
 from replay.traces.delimited import open_delimited
@@ -16,6 +17,7 @@ from replay.traces.formats.base import Format
 from replay.traces.formats.generic import unknown_columns
 from replay.traces.jsontext import open_json
 from replay.traces.lines import batches as line_batches
+from replay.traces.logtext import open_log
 from replay.traces.options import IngestOptions
 from replay.traces.parquet import open_parquet
 from replay.traces.profile import Measured, measure
@@ -47,6 +49,7 @@ def ingest(
     chosen, why = choose(table.sample, options)
     ledger = Ledger(options)
     ledger.assumed["container"] = table.sample.container
+    check_columns(table.sample, options)
     if opened.compression != "none":
         ledger.assumed["compression"] = opened.compression
 
@@ -66,6 +69,7 @@ def ingest(
             measured = measure(staged, meta, span_ns, tick)
             moved = spool.moved
         _check_lengths(measured)
+        check_rows_are_requests(table.sample, measured, options)
         report = _report(chosen, why, ledger, measured, moved, span_ns)
         staged.replace(out)
     finally:
@@ -74,13 +78,24 @@ def ingest(
 
 
 def open_table(source: Source) -> Table:
-    """The container of the content: Parquet, JSON lines, a JSON array, or delimited text."""
+    """The container of the content: Parquet, JSON lines, an array or objects, a log that a format knows, or delimited
+    text."""
     if source.is_parquet:
         return open_parquet(source)
     first = next(line_batches(source), None)
-    if first is not None and first.data.lstrip()[:1] in (b"{", b"["):
+    if first is not None and _begins_like_json(first.data):
         return open_json(source)
+    if first is not None and first.data.strip():
+        log = open_log(source)
+        if any(form.detect(log.sample) is not None for form in all_formats()):
+            return log
     return open_delimited(source)
+
+
+def _begins_like_json(data: bytes) -> bool:
+    """An object, or an array of objects: a log line may begin with a bracket, too."""
+    start = data.lstrip()
+    return start[:1] == b"{" or (start[:1] == b"[" and not start[1:].lstrip()[:1].isalpha())
 
 
 def choose(sample: Sample, options: IngestOptions) -> tuple[Format, str]:
@@ -143,9 +158,10 @@ def _meta(spool: Spool, ledger: Ledger, chosen: Format, options: IngestOptions) 
     if ledger.time_zone is None and absolute:
         ledger.time_zone = "UTC"
     return Meta(
-        block_size_tokens=chosen.block_size(options) if spool.has_blocks else None,
+        block_size_tokens=(ledger.block_size or chosen.block_size(options)) if spool.has_blocks else None,
+        prefix_scope=ledger.prefix_scope,
         start_epoch_ns=first if absolute else None,
-        zone=(options.time_zone or "UTC") if absolute else None,
+        zone=(options.time_zone or ledger.time_zone or "UTC") if absolute else None,
     )
 
 
@@ -172,6 +188,7 @@ def _report(chosen: Format, why: str, ledger: Ledger, measured: Measured, moved:
         rejected_by_rule=dict(sorted(ledger.by_rule.items())),
         rejections=ledger.first,
         blank_lines=ledger.blank,
+        not_requests=dict(sorted(ledger.not_requests.items())),
         time_unit=ledger.time_unit,
         time_zone=ledger.time_zone,
         rows_moved_by_sorting=moved,
@@ -237,5 +254,14 @@ def _clock_warnings(ledger: Ledger, measured: Measured, moved: int, span_ns: int
     if measured.closed_loop:
         ledger.warn(
             "closed_loop",
-            f"{measured.closed_loop:,} requests start only when another has ended; an open-loop replay leaves them out",
+            f"{measured.closed_loop:,} requests start only when another has ended (closed loop); {measured.timeless:,} "
+            "of them have no time of their own, and a replay that does not follow sessions leaves those out",
         )
+    if ledger.retried:
+        ledger.warn(
+            "retried",
+            f"{ledger.retried:,} requests have the id of an earlier one at another time: retries, each a real request",
+        )
+    if ledger.not_requests:
+        kinds = ", ".join(f"{n:,} {kind}" for kind, n in ledger.not_requests.most_common(10))
+        ledger.assumed["not_requests"] = f"{kinds}: no requests, so neither kept nor rejected"

@@ -20,6 +20,8 @@ from replay.traces.source import Source, refusal
 _SAMPLE_ROWS = 200
 _ARRAY_ROWS = 20_000
 _MAX_DEPTH = 4
+_ENDING = 64
+"""An error so near to the end of the text that is there may be a number, word or escape that goes on."""
 _UINT64_MAX = 2**64 - 1
 _WHITE = " \t\n\r"
 
@@ -103,7 +105,8 @@ def _text(value: Any) -> str | None:
     return "{...}" if isinstance(value, dict) else "[...]"
 
 
-def _is_ids(value: Any) -> bool:
+def is_ids(value: Any) -> bool:
+    """Whether the value is a list of unsigned 64-bit integers, or nothing."""
     return value is None or (
         isinstance(value, list) and all(type(item) is int and 0 <= item <= _UINT64_MAX for item in value)
     )
@@ -129,7 +132,8 @@ def _ids(name: str, values: list[Any]) -> pl.Series | None:
     return list_column(name, ids, np.array([len(value) if value else 0 for value in values], dtype=np.int64))
 
 
-def _column(name: str, values: list[Any]) -> pl.Series:
+def column_of(name: str, values: list[Any]) -> pl.Series:
+    """Parsed values as a column: Int64 where all are integers that fit, else text."""
     kinds = set(map(type, values)) - {type(None)}
     if kinds <= {int}:
         try:
@@ -149,11 +153,11 @@ def to_batch(records: Records, columns: Sequence[str]) -> Batch:
     for name in columns:
         values = _values(rows, name)
         if list not in set(map(type, values)):
-            made[name] = _column(name, values)
+            made[name] = column_of(name, values)
             continue
         ids = _ids(name, values)
         if ids is None:  # some rows are at fault: without them, from the start
-            good = [_is_ids(value) for value in values]
+            good = [is_ids(value) for value in values]
             faults.extend(Fault(line, "not_block_ids", name) for line, ok in zip(numbers, good, strict=True) if not ok)
             left = Records(list(compress(numbers, good)), list(compress(rows, good)), faults, records.blank)
             return to_batch(left, columns)
@@ -275,31 +279,65 @@ class JsonArray:
         return (to_batch(records, wanted) for records in self.records())
 
 
-def _bad_array(line: int, detail: str) -> TraceError:
+@dataclass(frozen=True)
+class JsonObjects:
+    """One JSON object over many lines, or several with nothing or white space between them."""
+
+    source: Source
+    sample: Sample
+
+    def records(self, columns: Sequence[str] = ()) -> Iterator[Records]:
+        """All objects with the lines where they begin, some thousands at a time."""
+        return _object_records(self.source)
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Batch]:
+        """All rows, only the wanted columns."""
+        wanted = list(dict.fromkeys(columns))
+        return (to_batch(records, wanted) for records in self.records())
+
+
+def _object_records(source: Source, *, first: bool = False) -> Iterator[Records]:
+    """Streams objects that follow each other without commas; with ``first`` no more than the first few."""
+    state = _ArrayText(source, source.limits.max_document_bytes, "JSON text")
+    records = Records([], [], [])
+    while not state.ended():
+        line, element = state.element()
+        _take_element(records, line, element)
+        if len(records.numbers) + len(records.faults) >= (_SAMPLE_ROWS if first else _ARRAY_ROWS):
+            yield records
+            records = Records([], [], [])
+    yield records
+
+
+def _take_element(records: Records, line: int, element: Any) -> None:
+    if isinstance(element, dict) and (name := odd_text(element)) is not None:
+        records.faults.append(Fault(line, "not_text", name))
+    elif isinstance(element, dict):
+        records.numbers.append(line)
+        records.objects.append(element)
+    else:
+        records.faults.append(Fault(line, "duplicate_key" if element is _DUPLICATE else "not_an_object"))
+
+
+def _bad_array(line: int, detail: str, what: str = "JSON array") -> TraceError:
     return refusal(
         "json",
-        f"the JSON array is broken at line {line:,}: {detail}",
+        f"the {what} is broken at line {line:,}: {detail}",
         "malformed_json",
-        "export the array again, or write one object a line (JSONL)",
+        f"export the {what} again, or write one object a line (JSONL)",
         line,
     )
 
 
 def _array_records(source: Source) -> Iterator[Records]:
     """Streams the elements of the outermost array; memory is bounded by one element and one batch."""
-    state = _ArrayText(source)
+    state = _ArrayText(source, source.limits.max_line_bytes, "JSON array")
     records = Records([], [], [])
     state.expect("[")
     if not state.take("]"):
         while True:
             line, element = state.element()
-            if isinstance(element, dict) and (name := odd_text(element)) is not None:
-                records.faults.append(Fault(line, "not_text", name))
-            elif isinstance(element, dict):
-                records.numbers.append(line)
-                records.objects.append(element)
-            else:
-                records.faults.append(Fault(line, "duplicate_key" if element is _DUPLICATE else "not_an_object"))
+            _take_element(records, line, element)
             if len(records.numbers) + len(records.faults) >= _ARRAY_ROWS:
                 yield records
                 records = Records([], [], [])
@@ -316,13 +354,21 @@ _DUPLICATE = object()
 class _ArrayText:
     """A sliding window of text over the file, with the line of its position."""
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
+    def __init__(self, source: Source, limit: int, what: str) -> None:
+        self.limit = limit
+        self.what = what
         self.feed = lines.batches(source)
         self.text = ""
         self.at = 0
         self.line = 1
         self.done = False
+
+    def broken(self, line: int, detail: str) -> TraceError:
+        return _bad_array(line, detail, self.what)
+
+    def ended(self) -> bool:
+        self.skip()
+        return self.at >= len(self.text)
 
     def more(self) -> bool:
         batch = next(self.feed, None)
@@ -330,7 +376,7 @@ class _ArrayText:
             self.done = True
             return False
         if batch.damaged:
-            raise _bad_array(batch.damaged[0], "the line is not UTF-8")
+            raise self.broken(batch.damaged[0], "the line is not UTF-8")
         self.text = self.text[self.at :] + batch.data.decode("utf-8")
         self.at = 0
         return True
@@ -354,28 +400,31 @@ class _ArrayText:
     def expect(self, mark: str) -> None:
         if not self.take(mark):
             found = self.text[self.at : self.at + 20] or "the end of the file"
-            raise _bad_array(self.line, f"{mark!r} expected, {found!r} found")
+            raise self.broken(self.line, f"{mark!r} expected, {found!r} found")
 
     def expect_end(self) -> None:
         self.skip()
         if self.at < len(self.text):
-            raise _bad_array(self.line, "text after the closing bracket")
+            raise self.broken(self.line, "text after the closing bracket")
 
     def element(self) -> tuple[int, Any]:
         self.skip()
-        limit = self.source.limits.max_line_bytes
+        limit = self.limit
         while True:
             try:
                 value, end = _careful.raw_decode(self.text, self.at)
             except _DuplicateKeyError:
                 value, end = _DUPLICATE, _decoder.raw_decode(self.text, self.at)[1]
             except RecursionError as error:
-                raise _bad_array(self.line, "nested too deep") from error
+                raise self.broken(self.line, "nested too deep") from error
             except ValueError as error:
-                if len(self.text) - self.at > limit:
-                    raise _bad_array(self.line, f"an element that is malformed or over {limit:,} bytes") from error
-                if not self.more():
-                    raise _bad_array(self.line, "the element is malformed or the file ends in it") from error
+                size = len(self.text) - self.at
+                if size > limit:
+                    raise self.broken(self.line, f"an element that is malformed or over {limit:,} bytes") from error
+                if not _may_go_on(error, self.text) or not self.more():
+                    raise self.broken(self.line, "the element is malformed or the file ends in it") from error
+                while len(self.text) < 2 * size and self.more():
+                    pass  # a long element is tried a few times only
                 continue
             if end >= len(self.text) and not isinstance(value, dict) and self.more():
                 continue  # a number may go on in the next batch
@@ -385,11 +434,18 @@ class _ArrayText:
             return line, value
 
 
-def open_json(source: Source) -> JsonLines | JsonArray:
+def _may_go_on(error: ValueError, text: str) -> bool:
+    """Whether more text may mend the error: it is where the text ends, or a string is open."""
+    if not isinstance(error, json.JSONDecodeError):
+        return False
+    return error.msg.startswith("Unterminated string") or error.pos >= len(text) - _ENDING
+
+
+def open_json(source: Source) -> JsonLines | JsonArray | JsonObjects:
     """Opens text that begins with ``{`` or ``[``.
 
     Raises:
-        TraceError: no line of the beginning is a JSON object.
+        TraceError: the beginning holds no JSON object.
     """
     first = next(lines.batches(source))  # a source is never empty
     if first.data.lstrip().startswith(b"["):
@@ -407,11 +463,5 @@ def open_json(source: Source) -> JsonLines | JsonArray:
             odd.line,
         )
     if not sample.objects:
-        raise refusal(
-            "json",
-            "the text begins like JSON, but its first lines are not one JSON object each",
-            "malformed_json",
-            "write one object a line (JSONL), or one array of objects; a single object over many lines is not read",
-            first.first,
-        )
+        return JsonObjects(source, _sample("json", next(_object_records(source, first=True)).objects, source))
     return JsonLines(source, _sample("jsonl", sample.objects[:_SAMPLE_ROWS], source))

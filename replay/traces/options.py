@@ -14,11 +14,15 @@ from replay.specs import Spec
 TimeUnit = Literal["s", "ms", "us", "ns"]
 TIME_UNITS: tuple[TimeUnit, ...] = get_args(TimeUnit)
 
+RepeatedHour = Literal["refuse", "first", "second", "order"]
+"""What a local time means that daylight saving repeats."""
+
 MappedField = Literal[
     "arrival",
     "prompt_tokens",
     "output_tokens",
     "cached_tokens",
+    "cache_write_tokens",
     "reasoning_tokens",
     "model",
     "tenant",
@@ -39,6 +43,8 @@ class Limits(Spec):
     """Decompressed over compressed bytes, looked at once 16 MiB have come out."""
     max_rows: int = Field(default=200_000_000, ge=1)
     max_line_bytes: int = Field(default=16 * 2**20, ge=64, le=256 * 2**20)
+    max_document_bytes: int = Field(default=64 * 2**20, ge=64, le=1024 * 2**20)
+    """One JSON object that goes over several lines, such as a whole report."""
     max_columns: int = Field(default=500, ge=1, le=10_000)
     max_tokens_per_request: int = Field(default=16_777_216, ge=1, le=2**40)
     max_text_length: int = Field(default=1_000, ge=1, le=1_000_000)
@@ -56,7 +62,14 @@ class IngestOptions(Spec):
     time_unit: TimeUnit | None = None
     """Unit of numeric times, where the format does not fix it."""
     time_zone: str | None = Field(default=None, max_length=100)
-    """IANA zone of times that carry no zone; ``None``: UTC, and the report says so."""
+    """IANA zone of times that carry no zone; ``None``: the format's own, else such times are refused."""
+    repeated_hour: RepeatedHour = "refuse"
+    """Local times in the hour that daylight saving repeats: the ``first`` or the ``second`` of the two, or by the
+    file's ``order`` (the second from the row on where the clock goes back)."""
+    prompt_includes_cached: bool | None = None
+    """Whether the column of prompt tokens counts those read from a cache, where names and numbers do not settle it."""
+    rows_are_requests: bool = False
+    """Said by the user: every row is one request, though the file looks like sums over many."""
     block_size: int | None = Field(default=None, ge=1, le=65_536)
     """Tokens of one prefix block, where the format does not fix it."""
     max_rejected_share: float = Field(default=0.05, ge=0, le=1)

@@ -187,6 +187,8 @@ class Measured:
     missing_prompt: int
     missing_output: int
     closed_loop: int
+    timeless: int
+    """Closed-loop requests that also lack a time of their own."""
     statuses: dict[str, int]
 
 
@@ -201,12 +203,13 @@ def measure(path: Path, meta: Meta, span_ns: int, tick: Callable[[], None]) -> M
     bin_ns = max(-(-(span_ns + 1) // SERIES_BINS), 1)
     series = np.zeros((3, SERIES_BINS), dtype=np.int64)
     prefix = PrefixReuse(meta) if meta.block_size_tokens is not None else None
-    requests = closed = 0
+    requests = closed = timeless = 0
     for frame in canonical.slices(path):
         tick()
         requests += frame.height
         open_loop = frame.filter(pl.col("arrival_ns").is_not_null())
-        closed += frame.height - open_loop.height
+        timeless += frame.height - open_loop.height
+        closed += frame.filter(pl.col("after_line").is_not_null() | pl.col("arrival_ns").is_null()).height
         times = open_loop["arrival_ns"].to_numpy()
         arrivals.add(times)
         for name, tally in (*tallies.items(), *sources.items()):
@@ -259,6 +262,7 @@ def measure(path: Path, meta: Meta, span_ns: int, tick: Callable[[], None]) -> M
         missing_prompt=requests - profile.prompt_tokens.n,
         missing_output=requests - profile.output_tokens.n,
         closed_loop=closed,
+        timeless=timeless,
         statuses=dict(sorted(labels["status"].items())),
     )
 

@@ -32,8 +32,10 @@ class CleaningReport(Document):
     rows_rejected: int
     rejected_by_rule: dict[str, int]
     rejections: list[Rejection]
-    """The first 20, in file order."""
+    """The first 100, in file order."""
     blank_lines: int
+    not_requests: dict[str, int] = Field(default_factory=dict)
+    """Records that are no requests (tool calls, spans around calls), by kind; no rows in the sense above."""
     time_unit: str
     """What the arrival column was read as: ``s``, ``ms``, ``us``, ``ns`` or ``calendar``."""
     time_zone: str | None
@@ -53,7 +55,7 @@ class CleaningReport(Document):
     tied_requests: int
     """Requests that share their arrival with the one before."""
     closed_loop_requests: int
-    """Requests without an arrival of their own: they start when another has ended."""
+    """Requests that start when another has ended; they may have a time of their own, which the old system gave them."""
     status_counts: dict[str, int]
     warnings: list[str]
 

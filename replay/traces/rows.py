@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+JSON_CONTAINERS = ("jsonl", "json-array", "json")
 LINE = "__line__"
 """Column of source line numbers in every batch; Int64, from 1."""
 
@@ -49,7 +50,7 @@ class Sample:
     """The beginning of a file, taken apart: what formats look at to recognise their own."""
 
     container: str
-    """``csv``, ``tsv``, ``jsonl``, ``json-array`` or ``parquet``."""
+    """``csv``, ``tsv``, ``jsonl``, ``json-array``, ``json`` (objects over many lines), ``text`` or ``parquet``."""
     columns: tuple[str, ...]
     """Columns of a table; keys seen in JSON objects, nested ones as ``a.b``."""
     rows: tuple[dict[str, Any], ...]
@@ -61,7 +62,7 @@ class Sample:
 
     def may_have(self, name: str) -> bool:
         """Whether rows may have this column: in JSON a key may first come after the sample."""
-        return name in self.columns or self.container in ("jsonl", "json-array")
+        return name in self.columns or self.container in JSON_CONTAINERS
 
     def first(self, name: str) -> Any:
         """The first value of a column that is there and not null."""

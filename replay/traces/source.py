@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from replay.errors import FieldError, TraceError
 from replay.traces.options import Limits
 
 Progress = Callable[[int, int], None]
-Compression = Literal["none", "gzip", "zstd"]
+Compression = Literal["none", "gzip", "zstd", "zip"]
 
 BLOCK_BYTES = 4 * 2**20
 _READ_BYTES = 2**18
@@ -23,7 +24,8 @@ _ZSTD_MAX_WINDOW = 2**27
 _ZSTD_CRUMB_BYTES = 1024
 
 _REFUSED_MAGIC = {
-    b"PK\x03\x04": "a zip archive",
+    b"PK\x05\x06": "an empty zip archive",
+    b"PK\x07\x08": "a part of a split zip archive",
     b"\xfd7zXZ\x00": "an xz file",
     b"BZh": "a bzip2 file",
     b"\x80\x04\x95": "a Python pickle",
@@ -107,12 +109,16 @@ class Source:
             return _gunzip(handle)
         if self.compression == "zstd":
             return _unzstd(handle)
+        if self.compression == "zip":
+            return _unzip(handle)
         return _plain(handle)
 
 
 def _compression(magic: bytes) -> Compression:
     if magic.startswith(b"\x1f\x8b"):
         return "gzip"
+    if magic.startswith(b"PK\x03\x04"):
+        return "zip"
     if magic.startswith(b"\x28\xb5\x2f\xfd") or (
         magic[1:4] == b"\x2a\x4d\x18" and magic[:1] and 0x50 <= magic[0] <= 0x5F
     ):
@@ -127,7 +133,7 @@ def _check_content(head: bytes, *, nested: bool) -> None:
         )
     for magic, name in _REFUSED_MAGIC.items():
         if head.startswith(magic):
-            cure = "upload CSV, TSV, JSONL, a JSON array or Parquet; text may be compressed with gzip or zstd"
+            cure = "upload CSV, TSV, JSONL, a JSON array or Parquet; text may be compressed with gzip, zstd or zip"
             raise refusal("container", f"this is {name}, which is not read", "container", cure)
     for magic, name in sorted(_UTF16.items(), key=lambda item: -len(item[0])):
         if head.startswith(magic):
@@ -179,6 +185,43 @@ def _gunzip(handle: BinaryIO) -> Iterator[bytes]:
         pending = member.unused_data if member.eof else member.unconsumed_tail
         if block:
             yield block
+
+
+def _unzip(handle: BinaryIO) -> Iterator[bytes]:
+    """The one file of a zip archive; its checksum is proved at the end.
+
+    Raises:
+        TraceError: no file, several files, a password, a spreadsheet, damage.
+    """
+    try:
+        with zipfile.ZipFile(handle) as archive:
+            member = _only_member(archive)
+            with archive.open(member) as inside:
+                while block := inside.read(BLOCK_BYTES):
+                    yield block
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
+        raise _corrupt(error) from error
+
+
+def _only_member(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
+    names = [item.filename for item in archive.infolist()]
+    if any(name == "[Content_Types].xml" for name in names):
+        cure = "save the sheet as CSV (UTF-8) and upload that"
+        raise refusal(
+            "container", "this is an Excel workbook or another office file, which is not read", "container", cure
+        )
+    files = [
+        item
+        for item in archive.infolist()
+        if not item.is_dir() and not item.filename.startswith("__MACOSX/") and not item.filename.endswith(".DS_Store")
+    ]
+    if len(files) != 1:
+        seen = ", ".join(item.filename[:60] for item in files[:5]) or "none"
+        cure = "upload one file by itself, or a zip archive that holds one"
+        raise refusal("container", f"the zip archive holds {len(files):,} files ({seen}), not one", "container", cure)
+    if files[0].flag_bits & 1:
+        raise refusal("container", "the file in the zip archive has a password", "container", "upload it without one")
+    return files[0]
 
 
 def _unzstd(handle: BinaryIO) -> Iterator[bytes]:

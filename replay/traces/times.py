@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import polars as pl
@@ -18,8 +18,13 @@ EPOCH_2000_NS = 946_684_800 * 10**9
 EPOCH_2100_NS = 4_102_444_800 * 10**9
 
 _EPOCH_2001_S = 10**9  # numbers below are no epoch times of our days, whatever their unit
+_LIKELY_EPOCH_S = (1_200_000_000, 2_500_000_000)
+"""2008 to 2049: numbers of that size are taken for epoch times even where a column's name says another unit."""
 _CLEAR_SHARE = 0.9
-_ISO = r"^\s*\d{4}-\d{2}-\d{2}[T ]"
+_BACK_NS = 30 * 60 * 10**9
+"""A clock that goes back by more than this, in the hour that is repeated, has come to the second of the two."""
+_ISO = r"^\s*(?:\d{4}[-/]\d{2}[-/]\d{2}[T ]|\d{2}/[A-Z][a-z]{2}/\d{4}[: ])"
+_ACCESS_LOG = r"^\s*\d{2}/[A-Z][a-z]{2}/\d{4}[: ]"
 _ZONED = r"(?i)(?:z|utc|[+-]\d{2}:?\d{2})\s*$"
 _UNIFORM = re.compile(r"^\d{4}-\d{2}-\d{2}([T ])\d{2}:\d{2}:\d{2}\.(\d{1,9})(Z|\+00:?00|)$")
 _SUFFIX = re.compile(
@@ -50,9 +55,13 @@ class TimeParser:
     options: IngestOptions
     ledger: Ledger
     unit: TimeUnit | None = None
+    naive_zone: tuple[str, str] | None = None
+    """Zone of times that carry none, and who says so, where the format's publisher defines it."""
     kind: str | None = None
     band: bool = False
     zoned: bool | None = None
+    fold: dict[str, tuple[int, bool]] = field(default_factory=dict)
+    """For each day with a repeated hour: the latest local time seen in it, and whether its second run has begun."""
 
     def parse(self, series: pl.Series) -> Cast:
         """Nanoseconds (since 1970 for calendar and epoch times, else from the source's zero) and broken rules."""
@@ -84,12 +93,23 @@ class TimeParser:
             why = "fixed by the format"
         elif (named := unit_in_name(self.column)) is not None:
             self.unit, why = named, f"by the column's name {self.column!r}"
+            self._check_name(numbers, named)
         else:
             self.unit = self._by_magnitude(numbers)
             self.band = True
             why = "by magnitude: every time lies between 2001 and 2100 in this unit only"
         self.ledger.time_unit = self.unit
         self.ledger.assumed["time_unit"] = f"{self.unit}, {why}"
+
+    def _check_name(self, numbers: pl.Series, named: TimeUnit) -> None:
+        """A column named ``..._ms`` that holds epoch seconds is asked about, not believed."""
+        low, high = (cast(int, numbers.min()), cast(int, numbers.max()))
+        for unit in TIME_UNITS:
+            scale = 10**9 * (10**9 // UNIT_NS[unit])
+            if unit != named and _LIKELY_EPOCH_S[0] * scale <= low and high < _LIKELY_EPOCH_S[1] * scale:
+                raise self._ambiguous(
+                    numbers.drop_nulls(), f"its name says {named}, its numbers look like epoch {unit}"
+                )
 
     def _by_magnitude(self, numbers: pl.Series) -> TimeUnit:
         positive = numbers.drop_nulls()
@@ -158,6 +178,51 @@ class TimeParser:
             result = result.set(other, "other_time_unit")
         return values, result if result.null_count() < len(result) else None
 
+    def _second(self, local: pl.Series, repeated: pl.Series) -> pl.Series:
+        """Which of the local times, in an hour that daylight saving repeats, are of its second run.
+
+        Raises:
+            TraceError: ``trace.ambiguous_hour``, until the parameter repeated_hour says how to tell.
+        """
+        chosen = self.options.repeated_hour
+        if chosen == "refuse":
+            at = local.filter(repeated)[0]
+            choices = (
+                ("order", "the file is in the order of time: the second hour begins where the clock goes back"),
+                ("first", "all are of the first hour"),
+                ("second", "all are of the second hour"),
+            )
+            raise TraceError(
+                "trace.ambiguous_hour",
+                f"column {self.column!r}: local times such as {at} occur twice, as daylight saving ends. Say which "
+                "hour is meant by the parameter repeated_hour (order, first or second), or write offsets",
+                [
+                    FieldError(
+                        f"{what}: then give repeated_hour={name}",
+                        field="repeated_hour",
+                        column=self.column,
+                        rule="ambiguous_hour",
+                        cure=f"repeated_hour={name}",
+                    )
+                    for name, what in choices
+                ],
+            )
+        self.ledger.assumed["repeated_hour"] = f"{chosen}, as asked (repeated_hour)"
+        if chosen != "order":
+            return repeated & (chosen == "second")
+        second = []
+        for is_repeated, when, day in zip(
+            repeated.to_list(), local.dt.epoch("ns").to_list(), local.dt.date().cast(pl.String).to_list(), strict=True
+        ):
+            if not is_repeated:
+                second.append(False)
+                continue
+            latest, turned = self.fold.get(day, (when, False))
+            turned = turned or when < latest - _BACK_NS
+            self.fold[day] = (max(latest, when), turned)
+            second.append(turned)
+        return pl.Series("second", second, dtype=pl.Boolean)
+
     def _typed(self, series: pl.Series) -> Cast:
         kind = cast(pl.Datetime, series.dtype)
         self._agree(zoned=kind.time_zone is not None)
@@ -206,16 +271,46 @@ class TimeParser:
             self.zoned = zoned
             self.kind = "calendar"
             self.ledger.time_unit = "calendar"
-            zone = self.options.time_zone
+            zone = None if zoned else self._zone()
             if zoned:
                 said = "UTC: the times carry their offset"
-            elif zone:
+            elif self.options.time_zone:
                 said = f"{zone}, as asked (time_zone)"
             else:
-                said = "UTC assumed: the times carry no zone (settle it with time_zone)"
-                self.ledger.warn("naive", f"times in {self.column!r} carry no zone; they were read as UTC")
-            self.ledger.time_zone = "UTC" if zoned or not zone else zone
+                said = f"{zone}: {self.naive_zone[1]}" if self.naive_zone else ""
+            self.ledger.time_zone = zone or "UTC"
             self.ledger.assumed["time_zone"] = said
+
+    def _zone(self) -> str:
+        """The zone of times that carry none.
+
+        Raises:
+            TraceError: neither the user nor the format says it.
+        """
+        if self.options.time_zone:
+            return self.options.time_zone
+        if self.naive_zone is not None:
+            return self.naive_zone[0]
+        errors = [
+            FieldError(
+                f"{what}: then give zone={name}", field="zone", column=self.column, rule=rule, cure=f"zone={name}"
+            )
+            for rule, name, what in (
+                ("ambiguous_zone", "UTC", "the log's clock is UTC"),
+                (
+                    "ambiguous_zone",
+                    "Europe/Berlin",
+                    "the log's clock is local time, e.g. Germany's with its summer time",
+                ),
+            )
+        ]
+        raise TraceError(
+            "trace.ambiguous_zone",
+            f"column {self.column!r}: the times carry no zone. Say which one it is by the parameter zone (an "
+            "IANA name such as UTC or Europe/Berlin): hours of the day, and gaps where summer time begins or ends, "
+            "depend on it",
+            errors,
+        )
 
     def _mixed(self) -> TraceError:
         cure = "write all times with an offset, or all without one"
@@ -226,18 +321,15 @@ class TimeParser:
         )
 
     def _to_ns(self, times: pl.Series, source: pl.Series) -> Cast:
-        zone = self.options.time_zone
         skipped = None
-        if not self.zoned and zone:
+        if not self.zoned and (zone := self._zone()) != "UTC":
             local = times
             times = local.dt.replace_time_zone(zone, ambiguous="earliest", non_existent="null")
             skipped = times.is_null() & local.is_not_null()
             late = local.dt.replace_time_zone(zone, ambiguous="latest", non_existent="null")
-            if bool((late != times).any()):
-                self.ledger.warn(
-                    "ambiguous_hour",
-                    "some local times fall in the hour that daylight saving repeats; the first of the two was taken",
-                )
+            repeated = (late != times).fill_null(value=False)
+            if bool(repeated.any()):
+                times = times.zip_with(~self._second(local, repeated), late)
         values = times.dt.epoch("ns")
         out = ((values < EPOCH_2000_NS) | (values >= EPOCH_2100_NS)).fill_null(value=False)
         values = values.set(out, None)
@@ -264,9 +356,19 @@ def _missing(series: pl.Series) -> pl.Series | None:
     )
 
 
+def _access_log(text: pl.Series, tail: str) -> pl.Series:
+    """``29/Nov/2026:10:00:00 +0000``, as web servers write it: the month's name leaves no doubt."""
+    plain = text.str.replace(r"^(\d{2}/[A-Z][a-z]{2}/\d{4})[: ]", "$1 ").str.replace(r"\s+(Z|[+-]\d{2}:?\d{2})$", "$1")
+    return plain.str.to_datetime(f"%d/%b/%Y %H:%M:%S%.f{tail}", time_unit="ns", strict=False)
+
+
 def _to_datetime(text: pl.Series, *, zoned: bool) -> pl.Series:
     """ISO-like text to datetimes (UTC where zoned); null where a cell does not fit. Separator ``T`` or blank."""
     tail = "%#z" if zoned else ""
+    if bool(text.str.contains(_ACCESS_LOG).any()):
+        return _access_log(text, tail)
+    if bool(text.str.contains(r"^\d{4}/|\d,\d").any()):  # 2024/05/06, and the comma of Python's logging
+        text = text.str.replace(r"^(\d{4})/(\d{2})/", "$1-$2-").str.replace(r"(:\d{2}),(\d)", "$1.$2")
     first = next((value for value in text.head(50) if value is not None), "")
     marks = ("T", " ") if "T" in first[:11] else (" ", "T")
     parsed = text.str.to_datetime(f"%Y-%m-%d{marks[0]}%H:%M:%S%.f{tail}", time_unit="ns", strict=False)

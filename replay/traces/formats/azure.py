@@ -42,6 +42,7 @@ FORMATS = (
         required=_REQUIRED,
         absent=("NumImages",),
         accept=lambda sample: not _zoned(sample),
+        naive_zone=("UTC", "UTC assumed by the format: the 2024 release of the same service writes +00:00"),
     ),
     TableFormat(
         name="azure-llm-2024",

@@ -13,8 +13,15 @@ from replay.traces.cleaning import Ledger
 from replay.traces.options import IngestOptions, MappedField, TimeUnit
 from replay.traces.rows import LINE, Batch, Sample, Table
 from replay.traces.times import UNIT_NS, TimeParser
+from replay.traces.tokenshape import TokenShape, total_column
 
-TOKEN_FIELDS: tuple[MappedField, ...] = ("prompt_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
+TOKEN_FIELDS: tuple[MappedField, ...] = (
+    "prompt_tokens",
+    "output_tokens",
+    "cached_tokens",
+    "cache_write_tokens",
+    "reasoning_tokens",
+)
 TEXT_FIELDS: tuple[MappedField, ...] = ("model", "tenant", "session", "priority")
 
 
@@ -86,6 +93,10 @@ class TableFormat:
     absent: tuple[str, ...] = ()
     """Columns whose presence shows that it is another format."""
     time_unit: TimeUnit | None = None
+    naive_zone: tuple[str, str] | None = None
+    """Zone of times without one, and who says so; ``None``: the user must say."""
+    cached_inside: bool | None = True
+    """Whether the prompt count includes cached tokens; ``None``: names, numbers or the user must say."""
     extra: tuple[str, ...] = ()
     blocks: int | None = None
     """Default block size; ``None``: no block ids, or no default."""
@@ -122,15 +133,19 @@ class TableFormat:
         ignored = [name for name in table.sample.columns if name not in {*present.values(), *self.extra}]
         if ignored:
             ledger.assumed["ignored_columns"] = ", ".join(ignored[:50])
-        times = TimeParser(present.get("arrival", "arrival"), options, ledger, self.time_unit)
+        times = TimeParser(present.get("arrival", "arrival"), options, ledger, self.time_unit, self.naive_zone)
         reading = Reading(options, ledger, self.block_size(options))
-        for batch in table.batches([*present.values(), *self.extra]):
-            yield self._keep(batch, present, times, reading)
+        total = total_column(table.sample.columns, present.get("prompt_tokens"))
+        cached = present.get("cached_tokens") or present.get("cache_write_tokens")
+        shape = TokenShape(options, ledger, cached, total, self.cached_inside)
+        totals = [total] if total is not None and (cached or "reasoning_tokens" in present) else []
+        for batch in table.batches([*present.values(), *totals, *self.extra]):
+            yield self._keep(batch, present, times, shape, reading)
 
     def _keep(
-        self, batch: Batch, present: Mapping[MappedField, str], times: TimeParser, reading: Reading
+        self, batch: Batch, present: Mapping[MappedField, str], times: TimeParser, shape: TokenShape, reading: Reading
     ) -> pl.DataFrame:
-        frame = cast_batch(batch, present, times, reading.options, self.arrival_optional)
+        frame = cast_batch(batch, present, times, shape, reading.options, self.arrival_optional)
         if self.hook is not None:
             frame = self.hook(frame, batch, reading)
         rejected = frame.filter(pl.col("rule").is_not_null())
@@ -140,7 +155,12 @@ class TableFormat:
 
 
 def cast_batch(
-    batch: Batch, present: Mapping[MappedField, str], times: TimeParser, options: IngestOptions, arrival_optional: bool
+    batch: Batch,
+    present: Mapping[MappedField, str],
+    times: TimeParser,
+    shape: TokenShape,
+    options: IngestOptions,
+    arrival_optional: bool,
 ) -> pl.DataFrame:
     """All fields cast; ``rule`` and ``column`` say why a row cannot be kept (the first rule it breaks, else null)."""
     raw = batch.frame
@@ -162,6 +182,7 @@ def cast_batch(
     for name in TOKEN_FIELDS:
         if name in present and present[name] in raw.columns:
             book(name, *casts.tokens(raw[present[name]], options.limits), present[name])
+    shape.apply(made, raw)
     for name in TEXT_FIELDS:
         if name in present and present[name] in raw.columns:
             book(name, *casts.text(raw[present[name]], options.limits), present[name])

@@ -14,6 +14,7 @@ from replay.traces.formats.base import Match, TableFormat
 from replay.traces.formats.own import check_blocks
 from replay.traces.options import MAPPED_FIELDS, REQUIRED_FIELDS, IngestOptions, MappedField
 from replay.traces.rows import Sample, Table
+from replay.traces.tokenshape import EXCLUDED
 
 _SYNONYMS: dict[MappedField, tuple[str, ...]] = {
     "arrival": (
@@ -88,6 +89,32 @@ def unknown_columns(sample: Sample) -> TraceError:
     )
 
 
+def _check_unmapped_cache(sample: Sample, options: IngestOptions) -> None:
+    """Anthropic's and Bedrock's prompt counts leave out cached tokens: a mapping that forgets them loses most of the
+    load in silence, so it is refused.
+
+    Raises:
+        TraceError: ``trace.ambiguous_cached``.
+    """
+    if options.prompt_includes_cached is not None:
+        return
+    mapped = set(options.mapping.values())
+    parent = options.mapping["prompt_tokens"].rpartition(".")[0]
+    for column in sample.columns:
+        where, _, leaf = column.rpartition(".")
+        if column in mapped or where != parent or not EXCLUDED.match(leaf):
+            continue
+        if any(str(row.get(column) or "0") not in ("0", "0.0", "null", "None", "") for row in sample.rows):
+            field = "cached_tokens" if "read" in leaf.lower() else "cache_write_tokens"
+            cure = f"map {field}={column}; or give prompt_includes_cached=true if the prompt count includes it"
+            raise TraceError(
+                "trace.ambiguous_cached",
+                f"the column {column!r} holds tokens that providers with such a name leave out of the prompt "
+                f"count: {cure}",
+                [FieldError(cure, field="mapping", column=column, rule="ambiguous_cached", cure=cure)],
+            )
+
+
 class GenericFormat:
     """A table read by the user's mapping."""
 
@@ -134,6 +161,7 @@ class GenericFormat:
                 f"one column is mapped to two fields: {', '.join(twice)}",
                 [FieldError(cure, field="mapping", column=twice[0], rule="mapping", cure=cure)],
             )
+        _check_unmapped_cache(sample, options)
         columns = {field: options.mapping[field] for field in MAPPED_FIELDS if field in options.mapping}
         inner = TableFormat(
             name=self.name,
@@ -141,6 +169,7 @@ class GenericFormat:
             columns=columns,
             required=tuple(columns.values()),
             containers=(sample.container,),
+            cached_inside=None,
             hook=check_blocks,
         )
         return inner.read(table, options, ledger)

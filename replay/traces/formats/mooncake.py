@@ -12,7 +12,7 @@ from replay.errors import FieldError, TraceError
 from replay.traces import casts
 from replay.traces.formats.base import Reading, TableFormat, add_rule, block_lists
 from replay.traces.options import MappedField
-from replay.traces.rows import Batch
+from replay.traces.rows import JSON_CONTAINERS, Batch
 from replay.traces.times import UNIT_NS
 
 _BLOCK = 512
@@ -123,7 +123,7 @@ FORMATS = (
         required=("timestamp", "input_length", "output_length"),
         optional=("hash_ids",),
         absent=("delay", "chat_id", "parent_chat_id", "turn", "type"),
-        containers=("jsonl", "json-array"),
+        containers=JSON_CONTAINERS,
         time_unit="ms",
         blocks=_BLOCK,
         hook=_plain,
@@ -134,7 +134,7 @@ FORMATS = (
         columns=_COLUMNS,
         required=("timestamp", "input_length", "output_length", "session_id", "delay"),
         optional=("hash_ids",),
-        containers=("jsonl", "json-array"),
+        containers=JSON_CONTAINERS,
         time_unit="ms",
         extra=("delay",),
         blocks=_BLOCK,

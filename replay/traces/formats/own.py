@@ -14,7 +14,7 @@ import polars as pl
 from replay.traces.cleaning import Ledger
 from replay.traces.formats.base import TEXT_FIELDS, Match, Reading, TableFormat, add_rule, block_lists
 from replay.traces.options import TIME_UNITS, IngestOptions, MappedField
-from replay.traces.rows import Batch, Sample, Table
+from replay.traces.rows import JSON_CONTAINERS, Batch, Sample, Table
 from replay.traces.source import refusal
 
 _OPTIONAL: tuple[MappedField, ...] = ("cached_tokens", "reasoning_tokens", *TEXT_FIELDS, "status", "prefix_blocks")
@@ -96,6 +96,6 @@ class OwnFormat:
 
 FORMATS = (
     OwnFormat("capreplay-csv", "capreplay CSV", ("csv", "tsv")),
-    OwnFormat("capreplay-json", "capreplay JSON lines or array", ("jsonl", "json-array")),
+    OwnFormat("capreplay-json", "capreplay JSON lines or array", JSON_CONTAINERS),
     OwnFormat("capreplay-parquet", "capreplay Parquet", ("parquet",)),
 )

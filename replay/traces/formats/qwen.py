@@ -10,7 +10,7 @@ import polars as pl
 
 from replay.traces.formats.base import Reading, TableFormat
 from replay.traces.formats.mooncake import check_block_counts
-from replay.traces.rows import Batch
+from replay.traces.rows import JSON_CONTAINERS, Batch
 
 _BLOCK = 16
 
@@ -39,7 +39,7 @@ FORMATS = (
         },
         required=("chat_id", "parent_chat_id", "timestamp", "input_length", "output_length"),
         optional=("hash_ids", "type", "turn"),
-        containers=("jsonl", "json-array"),
+        containers=JSON_CONTAINERS,
         time_unit="s",
         extra=("chat_id", "parent_chat_id"),
         blocks=_BLOCK,

@@ -45,10 +45,11 @@ def parquet(frame: pl.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
-def zipped(data: str) -> bytes:
+def zipped(*files: str | bytes, name: str = "trace{}.csv", kind: int = zipfile.ZIP_STORED) -> bytes:
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("trace.csv", data)
+    with zipfile.ZipFile(buffer, "w", kind) as archive:
+        for number, data in enumerate(files):
+            archive.writestr(name.format(number), data)
     return buffer.getvalue()
 
 
@@ -77,7 +78,13 @@ REFUSED: dict[str, tuple[bytes | str, dict[str, object], str, str]] = {
     "gzip in gzip": (gzip.compress(GZ), {}, "trace.nested", "inside a compressed file"),
     "zstd in gzip": (gzip.compress(ZST), {}, "trace.nested", "inside a compressed file"),
     "Parquet in gzip": (gzip.compress(b"PAR1" + b"x" * 50), {}, "trace.nested", "inside a compressed file"),
-    "zip": (zipped(GOOD), {}, "trace.container", "zip"),
+    "zip of two files": (zipped(GOOD, GOOD), {}, "trace.container", "holds 2 files"),
+    "zip of nothing": (zipped(), {}, "trace.container", "empty zip"),
+    "zip cut off": (zipped(GOOD)[:-30], {}, "trace.corrupt", "damaged"),
+    "zip with a wrong checksum": (zipped(GOOD).replace(b"1.5,100", b"1.5,900"), {}, "trace.corrupt", "damaged"),
+    "zip of a gzip": (zipped(GZ), {}, "trace.nested", "inside a compressed file"),
+    "zip bomb": (zipped(b"\n" * 40_000_000, kind=zipfile.ZIP_DEFLATED), {}, "trace.ratio", "bomb"),
+    "Excel workbook": (zipped(GOOD, name="[Content_Types].xml"), {}, "trace.container", "Excel"),
     "xz": (b"\xfd7zXZ\x00" + b"x" * 50, {}, "trace.container", "xz"),
     "bzip2": (b"BZh9" + b"x" * 50, {}, "trace.container", "bzip2"),
     "Python pickle": (pickle.dumps({"a": 1}, protocol=4), {}, "trace.container", "pickle"),
@@ -164,7 +171,69 @@ REFUSED: dict[str, tuple[bytes | str, dict[str, object], str, str]] = {
         "',' expected",
     ),
     "JSON nested without end": ("[" * 200_000, {}, "trace.json", "line 1"),
-    "one JSON object over many lines": (json.dumps({"data": [1]}, indent=1), {}, "trace.json", "one JSON object each"),
+    "one JSON object over many lines": (json.dumps({"data": [1]}, indent=1), {}, "trace.unknown_columns", "data"),
+    "one JSON object that is cut off": (json.dumps({"data": [1]}, indent=1)[:-3], {}, "trace.json", "line 1"),
+    "one JSON object over the limit": (
+        json.dumps({"data": [1] * 99}, indent=1),
+        {"limits": {"max_document_bytes": 100}},
+        "trace.unknown_columns",
+        "data",
+    ),
+    "JSON lines with commas between": (
+        '{"arrival_s":1,"prompt_tokens":2,"output_tokens":3},\n' * 3,
+        {},
+        "trace.json",
+        "line 1",
+    ),
+    "naive times": (
+        mapped("2024-01-01 00:00:00", "2024-01-01 00:00:01"),
+        {"mapping": MAP},
+        "trace.ambiguous_zone",
+        "zone",
+    ),
+    "an hour that occurs twice": (
+        mapped("2024-10-27 02:30:00", "2024-10-27 04:30:00"),
+        {"mapping": MAP, "time_zone": "Europe/Berlin"},
+        "trace.ambiguous_hour",
+        "2024-10-27 02:30:00",
+    ),
+    "epoch seconds in a column of ms": (
+        "arrival_ms,p,o\n" + "".join(f"{1_700_000_000 + i},100,10\n" for i in range(5)),
+        {"mapping": MAP | {"arrival": "arrival_ms"}},
+        "trace.ambiguous_unit",
+        "look like epoch s",
+    ),
+    "cached tokens, inside or outside": (
+        "t_s,p,o,cache_hits\n" + "".join(f"{i},100,10,50\n" for i in range(5)),
+        {"mapping": MAP | {"arrival": "t_s", "cached_tokens": "cache_hits"}},
+        "trace.ambiguous_cached",
+        "prompt_includes_cached",
+    ),
+    "Anthropic's cached tokens forgotten": (
+        "t_s,p,o,cache_read_input_tokens\n" + "".join(f"{i},100,10,5000\n" for i in range(5)),
+        {"mapping": MAP | {"arrival": "t_s"}},
+        "trace.ambiguous_cached",
+        "map cached_tokens=cache_read_input_tokens",
+    ),
+    "sums with a count of requests": (
+        "arrival_s,prompt_tokens,output_tokens,num_requests\n" + "".join(f"{i * 7 % 50},100,10,4\n" for i in range(30)),
+        {},
+        "trace.aggregate",
+        "num_requests",
+    ),
+    "a row a minute": (HEADER + "".join(f"{i * 60},1000,10\n" for i in range(30)), {}, "trace.aggregate", "60 s"),
+    "a huge row every 10 s": (
+        HEADER + "".join(f"{i * 10},90000,10\n" for i in range(30)),
+        {},
+        "trace.aggregate",
+        "10 s",
+    ),
+    "dotted thousands": (
+        HEADER + "".join(f"{i},1.000,2.000\n" for i in range(9)),
+        {},
+        "trace.too_many_rejected",
+        "100.0%",
+    ),
     "JSON lines of other keys": (jsonl({"a": 1}), {}, "trace.unknown_columns", "Found (jsonl): a"),
     "block ids of another size": (jsonl(*mooncake(size=16)), {}, "trace.block_size", "block_size=16 fits"),
     "another wrong format": (GOOD, {"format": "mooncake-sessions"}, "trace.wrong_format", "delay"),
@@ -272,13 +341,13 @@ def test_a_bad_row_is_rejected_alone(lab, own_csv: Callable[..., str], name: str
     assert lab.table["source_line"].to_list()[-1] == 103
 
 
-def test_a_few_bad_rows_pass_and_more_fail_with_the_first_twenty(lab, own_csv: Callable[..., str]) -> None:
+def test_a_few_bad_rows_pass_and_more_fail_with_the_first_hundred(lab, own_csv: Callable[..., str]) -> None:
     assert lab.read(own_csv(*["x,1,1"] * 5, n=95)).cleaning.rows_rejected == 5
     lab.out.unlink()
-    error = lab.refuse(own_csv(*["x,1,1"] * 40, n=95))
+    error = lab.refuse(own_csv(*["x,1,1"] * 140, n=195))
     assert error.code == "trace.too_many_rejected"
-    assert len(error.errors) == 20
-    assert [e.line for e in error.errors] == list(range(97, 117))
+    assert len(error.errors) == 100
+    assert [e.line for e in error.errors] == list(range(197, 297))
     assert {(e.column, e.rule) for e in error.errors} == {("arrival_s", "not_a_time")}
     assert lab.read(own_csv(*["x,1,1"] * 40, n=95), max_rejected_share=0.5).cleaning.rows_rejected == 40
 

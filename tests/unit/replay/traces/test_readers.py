@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import zipfile
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -26,7 +27,7 @@ def test_azure_2023_with_crlf_seven_digits_and_no_last_newline(lab) -> None:
     report = lab.read(azure())
     assert (report.format, report.requests, report.cleaning.blank_lines) == ("azure-llm-2023", 40, 0)
     assert lab.table["arrival_ns"].to_list() == [i * NS + i * 1000 * 100 for i in range(40)]
-    assert report.assumed["time_zone"].startswith("UTC assumed")
+    assert report.assumed["time_zone"].startswith("UTC: UTC assumed by the format")
     assert report.profile.start_utc == "2023-11-16T18:15:00.000+00:00"
 
 
@@ -60,7 +61,7 @@ def test_a_fraction_of_zero_printed_without_digits(lab) -> None:
 )
 def test_calendar_times(lab, text: str, expected_ns: int) -> None:
     zone = "" if text.endswith("000001") else "Z"
-    lab.read(f"t,p,o\n2024-01-01T00:00:00{zone},1,1\n{text},1,1\n", mapping=MAP)
+    lab.read(f"t,p,o\n2024-01-01T00:00:00{zone},1,1\n{text},1,1\n", mapping=MAP, time_zone=None if zone else "UTC")
     assert lab.table["arrival_ns"].to_list() == [0, expected_ns]
 
 
@@ -101,10 +102,128 @@ def test_local_times_in_a_zone_across_the_autumn_change(lab) -> None:
     assert [(c.weekday, c.hour) for c in report.profile.heat_map or [] if c.requests] == [(6, 1), (6, 3)]
 
 
-def test_a_local_time_that_occurs_twice_is_named(lab) -> None:
-    data = "t,p,o\n2024-10-27 02:30:00,1,1\n2024-10-27 04:30:00,1,1\n"
-    report = lab.read(data, mapping=MAP, time_zone="Europe/Berlin")
-    assert any("daylight saving repeats" in warning for warning in report.warnings)
+TWICE = ["02:30:00", "02:59:59", "02:00:01", "02:29:00", "03:10:00"]
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("order", [0, 1799, 1801, 3540, 6000]),
+        ("first", [0, 1739, 1799, 3598, 7799]),
+        ("second", [0, 1739, 1799, 3598, 4199]),
+    ],
+)
+def test_an_hour_that_occurs_twice_is_settled_as_asked(lab, how: str, expected: list[int]) -> None:
+    """By the file's order the clock goes back at the third row: from there on it is the second hour."""
+    data = "t,p,o\n" + "".join(f'"2024-10-27 {text}",1,1\n' for text in TWICE)
+    report = lab.read(data, mapping=MAP, time_zone="Europe/Berlin", repeated_hour=how)
+    assert "as asked" in report.assumed["repeated_hour"]
+    assert [ns // NS for ns in lab.table["arrival_ns"].to_list()] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_ns"),
+    [
+        ("2024/01/01 00:00:01.5", NS + NS // 2),
+        ("2024-01-01 00:00:01,250", NS + NS // 4),
+        ("2024-01-01T00:00:01", NS),
+    ],
+)
+def test_other_spellings_of_naive_times(lab, text: str, expected_ns: int) -> None:
+    lab.read(f't,p,o\n2024-01-01 00:00:00,1,1\n"{text}",1,1\n', mapping=MAP, time_zone="UTC")
+    assert lab.table["arrival_ns"].to_list() == [0, expected_ns]
+
+
+def test_access_log_times(lab) -> None:
+    rows = [f"29/Nov/2026:10:00:0{i} +0200,5,5" for i in range(3)]
+    report = lab.read("t,p,o\n" + "\n".join(rows) + "\n", mapping=MAP)
+    assert report.profile.start_utc == "2026-11-29T08:00:00.000+00:00"
+    assert report.span_s == 2.0
+
+
+def cached_rows(*, inside: bool, total: bool) -> str:
+    rows = []
+    for i in range(9):
+        prompt = 100 + i + (50 if inside else 0)
+        rows.append(f"{i},{prompt},10,50" + (f",{100 + i + 50 + 10}" if total else ""))
+    return "t_s,p,o,hits" + (",total_tokens" if total else "") + "\n" + "\n".join(rows) + "\n"
+
+
+CACHED_MAP = MAP | {"arrival": "t_s", "cached_tokens": "hits"}
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_total_settles_whether_cached_tokens_are_inside(lab, inside: bool) -> None:
+    report = lab.read(cached_rows(inside=inside, total=True), mapping=CACHED_MAP)
+    assert lab.table["prompt_tokens"].to_list() == [150 + i for i in range(9)]
+    assert "adds up" in report.assumed["cached_tokens"]
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_the_user_settles_whether_cached_tokens_are_inside(lab, inside: bool) -> None:
+    lab.read(cached_rows(inside=inside, total=False), mapping=CACHED_MAP, prompt_includes_cached=inside)
+    assert lab.table["prompt_tokens"].to_list() == [150 + i for i in range(9)]
+
+
+def test_the_names_of_providers_settle_whether_cached_tokens_are_inside(lab) -> None:
+    anthropic = {
+        "input_tokens": 10,
+        "cache_read_input_tokens": 100,
+        "cache_creation_input_tokens": 7,
+        "output_tokens": 5,
+    }
+    rows = [{"at_s": i, "usage": anthropic} for i in range(5)]
+    mapping = {
+        "arrival": "at_s",
+        "prompt_tokens": "usage.input_tokens",
+        "output_tokens": "usage.output_tokens",
+        "cached_tokens": "usage.cache_read_input_tokens",
+        "cache_write_tokens": "usage.cache_creation_input_tokens",
+    }
+    lab.read("".join(json.dumps(row) + "\n" for row in rows), mapping=mapping)
+    assert lab.table.select("prompt_tokens", "cached_tokens").unique().rows() == [(117, 100)]
+    openai = {"prompt_tokens": 110, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 100}}
+    mapping = {
+        "arrival": "at_s",
+        "prompt_tokens": "prompt_tokens",
+        "output_tokens": "completion_tokens",
+        "cached_tokens": "prompt_tokens_details.cached_tokens",
+    }
+    lab.read("".join(json.dumps({"at_s": i} | openai) + "\n" for i in range(5)), mapping=mapping)
+    assert lab.table.select("prompt_tokens", "cached_tokens").unique().rows() == [(110, 100)]
+
+
+def test_a_total_shows_reasoning_outside_the_output(lab) -> None:
+    rows = "".join(f"{i},100,10,30,{140}\n" for i in range(9))
+    report = lab.read("t_s,p,o,r,total_tokens\n" + rows, mapping=MAP | {"arrival": "t_s", "reasoning_tokens": "r"})
+    assert lab.table.select("output_tokens", "reasoning_tokens").unique().rows() == [(40, 30)]
+    assert "added" in report.assumed["reasoning_tokens"]
+
+
+def test_rows_that_look_like_sums_are_read_where_the_user_says_so(lab) -> None:
+    data = "arrival_s,prompt_tokens,output_tokens,num_requests\n" + "".join(f"{i * 60},100,10,2\n" for i in range(30))
+    assert lab.read(data, rows_are_requests=True).requests == 30
+
+
+def test_a_zip_of_one_file_reads_like_plain(lab, own_csv: Callable[..., str]) -> None:
+    lab.read(own_csv(n=300))
+    expected = lab.table
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("__MACOSX/._trace.csv", "x")
+        archive.writestr("folder/trace.csv", own_csv(n=300))
+    report = lab.read(buffer.getvalue())
+    assert lab.table.equals(expected)
+    assert report.assumed["compression"] == "zip"
+
+
+@pytest.mark.parametrize("between", ["", "\n\n", " "])
+@pytest.mark.parametrize("indent", [None, 1])
+def test_json_objects_without_line_breaks_between(lab, between: str, indent: int | None) -> None:
+    rows = [{"arrival_s": i, "prompt_tokens": 10 + i, "output_tokens": 1} for i in range(30)]
+    report = lab.read(between.join(json.dumps(row, indent=indent) for row in rows))
+    assert lab.table["prompt_tokens"].to_list() == list(range(10, 40))
+    assert report.cleaning.rows_read == 30
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, zstandard.compress])

@@ -1,0 +1,150 @@
+"""Whether a prompt count includes the cached tokens, and an output count the reasoning ones. Settled, or asked.
+
+OpenAI's shape includes both; Anthropic's and Bedrock's prompt counts exclude what was read from or written to a cache.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import polars as pl
+
+from replay.errors import FieldError, TraceError
+from replay.traces import casts
+from replay.traces.cleaning import Ledger
+from replay.traces.options import IngestOptions
+
+EXCLUDED = re.compile(r"^cache_?(?:read|creation|write)_?(?:input)?_?tokens?(?:_?count)?$", re.I)
+_INCLUDED = re.compile(r"(?:^|\.)(?:prompt|input)_tokens?_details\.cached_tokens$|^input_cached_tokens$", re.I)
+_TOTAL = ("total_tokens", "totaltokens", "tokens_total", "total")
+_CLEAR_SHARE = 0.95
+
+
+def total_column(columns: tuple[str, ...], prompt: str | None) -> str | None:
+    """The column of total tokens that stands beside ``prompt``, if any."""
+    if prompt is None:
+        return None
+    parent = prompt.rpartition(".")[0]
+    for column in columns:
+        where, _, leaf = column.rpartition(".")
+        if where == parent and re.sub(r"[^a-z]+", "_", leaf.lower()) in _TOTAL:
+            return column
+    return None
+
+
+@dataclass
+class TokenShape:
+    """How one table counts. ``cached_inside`` stays ``None`` until a format, the user, a name or the numbers say."""
+
+    options: IngestOptions
+    ledger: Ledger
+    cached_column: str | None = None
+    total: str | None = None
+    cached_inside: bool | None = None
+    reasoning_inside: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.options.prompt_includes_cached is not None:
+            self._settle(inside=self.options.prompt_includes_cached, why="as asked (prompt_includes_cached)")
+        elif self.cached_inside is None and self.cached_column is not None:
+            leaf = self.cached_column.rsplit(".", 1)[-1]
+            if EXCLUDED.match(leaf):
+                self._settle(inside=False, why=f"{leaf!r} is the name of providers whose prompt counts exclude it")
+            elif _INCLUDED.search(self.cached_column):
+                self._settle(inside=True, why=f"{self.cached_column!r} is OpenAI's name, a part of the prompt count")
+
+    def apply(self, made: dict[str, pl.Series], raw: pl.DataFrame) -> None:
+        """Puts cached tokens into ``prompt_tokens`` and reasoning into ``output_tokens`` where the source leaves them
+        out. ``cache_write_tokens`` is used up.
+
+        Raises:
+            TraceError: ``trace.ambiguous_cached`` where nothing says if the prompt includes cached tokens.
+        """
+        written = made.pop("cache_write_tokens", None)
+        total = None
+        if self.total is not None and self.total in raw.columns:
+            total = casts.tokens(raw[self.total], self.options.limits)[0]
+        prompt, output = made.get("prompt_tokens"), made.get("output_tokens")
+        if prompt is not None:
+            self._cached(made, prompt, written, output, total)
+        reasoning = made.get("reasoning_tokens")
+        if output is not None and reasoning is not None:
+            self._reasoning(made, output, reasoning, total)
+
+    def _cached(
+        self,
+        made: dict[str, pl.Series],
+        prompt: pl.Series,
+        written: pl.Series | None,
+        output: pl.Series | None,
+        total: pl.Series | None,
+    ) -> None:
+        cached = made.get("cached_tokens")
+        parts = [part.fill_null(0) for part in (cached, written) if part is not None]
+        if not parts:
+            return
+        beside = parts[0] if len(parts) == 1 else parts[0] + parts[1]
+        if not bool((beside > 0).any()):
+            return
+        if self.cached_inside is None:
+            self._weigh(prompt, beside, output, total)
+        if self.cached_inside is False:
+            made["prompt_tokens"] = (prompt + beside).alias("prompt_tokens")
+
+    def _weigh(self, prompt: pl.Series, beside: pl.Series, output: pl.Series | None, total: pl.Series | None) -> None:
+        """Decides by the numbers of the first batch that has any cached tokens."""
+        telling = beside > 0
+        if total is not None and output is not None:
+            inside = _share(total == prompt + output, telling)
+            outside = _share(total == prompt + beside + output, telling)
+            if inside >= _CLEAR_SHARE or outside >= _CLEAR_SHARE:
+                self._settle(inside=inside >= outside, why=f"{self.total!r} adds up so")
+                return
+        above = int(((beside > prompt) & telling).sum())
+        known = int(telling.sum())
+        alternatives = (
+            ("true", "the prompt count includes them", int(prompt.filter(telling).sum())),
+            ("false", "the prompt count excludes them", int((prompt + beside).filter(telling).sum())),
+        )
+        seen = f" In {above:,} of them there are more cached tokens than prompt tokens." if above else ""
+        raise TraceError(
+            "trace.ambiguous_cached",
+            f"{known:,} of the first rows have cached tokens, and nothing says if the prompt count includes them."
+            f"{seen} Say it by the parameter prompt_includes_cached (true or false)",
+            [
+                FieldError(
+                    f"{what}: those rows then have {tokens:,} prompt tokens: then give prompt_includes_cached={value}",
+                    field="prompt_includes_cached",
+                    column=self.cached_column,
+                    rule="ambiguous_cached",
+                    cure=f"prompt_includes_cached={value}",
+                )
+                for value, what, tokens in alternatives
+            ],
+        )
+
+    def _reasoning(
+        self, made: dict[str, pl.Series], output: pl.Series, reasoning: pl.Series, total: pl.Series | None
+    ) -> None:
+        some = reasoning.fill_null(0)
+        telling = some > 0
+        if self.reasoning_inside is None and total is not None and bool(telling.any()):
+            prompt = made.get("prompt_tokens")
+            if prompt is not None:
+                self.reasoning_inside = _share(total == prompt + output + some, telling) < _CLEAR_SHARE
+                if not self.reasoning_inside:
+                    self.ledger.assumed["reasoning_tokens"] = f"added to the output: {self.total!r} adds up so"
+        if self.reasoning_inside is False:
+            made["output_tokens"] = (output + some).alias("output_tokens")
+
+    def _settle(self, *, inside: bool, why: str) -> None:
+        self.cached_inside = inside
+        if self.cached_column is not None:
+            said = "inside the prompt count" if inside else "added to the prompt count"
+            self.ledger.assumed["cached_tokens"] = f"{said}: {why}"
+
+
+def _share(holds: pl.Series, where: pl.Series) -> float:
+    found = holds.filter(where).drop_nulls()
+    return float(found.mean() or 0.0) if len(found) else 0.0  # type: ignore[arg-type]
