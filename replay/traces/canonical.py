@@ -30,12 +30,12 @@ SCHEMA: dict[str, pl.DataType] = {
     "priority": pl.String(),
     "status": pl.String(),  # one of STATUSES
     "prefix_blocks": pl.List(pl.Int64()),  # dense ids in 0..k-1; equal leading ids = shared prefix
-    "after_line": pl.Int64(),  # source line of the request that must end first
+    "after_line": pl.Int64(),  # source_line of what must end first; an arrival beside it is the source's
     "delay_ns": pl.Int64(),  # wait after that end
     "source_ttft_ns": pl.Int64(),
     "source_e2e_ns": pl.Int64(),
     "source_queue_ns": pl.Int64(),
-    "source_line": pl.Int64(),  # where the request stood in the uploaded file, from 1
+    "source_line": pl.Int64(),  # line in the uploaded file, from 1; in formats of sessions the request's number in it
 }
 
 COLUMNS = tuple(SCHEMA)

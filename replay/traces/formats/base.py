@@ -8,6 +8,7 @@ from typing import Protocol
 
 import polars as pl
 
+from replay.errors import FieldError, TraceError
 from replay.traces import casts
 from replay.traces.cleaning import Ledger
 from replay.traces.options import IngestOptions, MappedField, TimeUnit
@@ -240,6 +241,42 @@ def block_lists(frame: pl.DataFrame, reading: Reading, column: str) -> pl.DataFr
         frame = add_rule(frame.with_columns(cast_ids), pl.lit(lost), "not_block_ids", column)
     count = ids.list.len().cast(pl.Int64)
     return add_rule(frame, count > reading.options.limits.max_blocks_per_request, "too_many_blocks", column)
+
+
+_USUAL_BLOCKS = (16, 32, 64, 128, 256, 512, 1024)
+
+
+def _fits(frame: pl.DataFrame, size: int) -> float:
+    """Share of the rows with ids whose number is ceil(prompt / size)."""
+    count = pl.col("prefix_blocks").list.len().cast(pl.Int64)
+    rows = frame.filter(count > 0, pl.col("rule").is_null())
+    if rows.height == 0:
+        return 1.0
+    fitting = rows.select((count == (pl.col("prompt_tokens") + size - 1) // size).mean()).item()
+    return float(fitting or 0.0)
+
+
+def check_size(frame: pl.DataFrame, reading: Reading, size: int, column: str) -> None:
+    """Refuses a file whose ids were made with another block size than ``size``; once a file.
+
+    Raises:
+        TraceError: ``trace.block_size``, naming the size that fits.
+    """
+    if reading.block_size_checked:
+        return
+    reading.block_size_checked = True
+    reading.ledger.assumed["block_size"] = f"{size} tokens, " + (
+        "as asked (block_size)" if reading.options.block_size else "the format's own; checked against the prompts"
+    )
+    if _fits(frame, size) < 0.5:
+        fitting = [other for other in _USUAL_BLOCKS if other != size and _fits(frame, other) > 0.95]
+        hint = f"block_size={fitting[0]} fits" if len(fitting) == 1 else "none of the usual sizes fits"
+        cure = f"give the parameter block_size; {hint}"
+        raise TraceError(
+            "trace.block_size",
+            f"the number of {column} does not match prompts in blocks of {size} tokens: {hint}",
+            [FieldError(cure, field="block_size", column=column, rule="block_count", cure=cure)],
+        )
 
 
 def zero_lengths(frame: pl.DataFrame, ledger: Ledger, *, failed: bool) -> pl.DataFrame:

@@ -6,33 +6,26 @@ AIPerf's extension gives later turns of a session a ``delay`` (ms after the turn
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 
 from replay.errors import FieldError, TraceError
 from replay.traces import casts
-from replay.traces.formats.base import Reading, TableFormat, add_rule, block_lists
+from replay.traces.formats.base import Match, Reading, TableFormat, add_rule, block_lists, check_size
+from replay.traces.formats.links import scaled_ns
+from replay.traces.formats.records import RecordFormat, RecordReading, Row
 from replay.traces.options import MappedField
-from replay.traces.rows import JSON_CONTAINERS, Batch
+from replay.traces.rows import JSON_CONTAINERS, Batch, Sample
 from replay.traces.times import UNIT_NS
 
 _BLOCK = 512
-_USUAL_BLOCKS = (16, 32, 64, 128, 256, 512, 1024)
 _COLUMNS: dict[MappedField, str] = {
     "arrival": "timestamp",
     "prompt_tokens": "input_length",
     "output_tokens": "output_length",
     "prefix_blocks": "hash_ids",
-    "session": "session_id",
 }
-
-
-def _fits(frame: pl.DataFrame, size: int) -> float:
-    """Share of the rows with ids whose number is ceil(prompt / size)."""
-    count = pl.col("prefix_blocks").list.len().cast(pl.Int64)
-    rows = frame.filter(count > 0, pl.col("rule").is_null())
-    if rows.height == 0:
-        return 1.0
-    return float(rows.select((count == (pl.col("prompt_tokens") + size - 1) // size).mean()).item())
 
 
 def check_block_counts(frame: pl.DataFrame, reading: Reading) -> pl.DataFrame:
@@ -45,20 +38,7 @@ def check_block_counts(frame: pl.DataFrame, reading: Reading) -> pl.DataFrame:
     if "prefix_blocks" not in frame.columns:
         return frame
     size = reading.block_size or _BLOCK  # every format that calls this has a default
-    if not reading.block_size_checked:
-        reading.block_size_checked = True
-        reading.ledger.assumed["block_size"] = f"{size} tokens, " + (
-            "as asked (block_size)" if reading.options.block_size else "the format's own; checked against the prompts"
-        )
-        if _fits(frame, size) < 0.5:
-            fitting = [other for other in _USUAL_BLOCKS if other != size and _fits(frame, other) > 0.95]
-            hint = f"block_size={fitting[0]} fits" if len(fitting) == 1 else "none of the usual sizes fits"
-            cure = f"give the parameter block_size; {hint}"
-            raise TraceError(
-                "trace.block_size",
-                f"the number of hash_ids does not match prompts in blocks of {size} tokens: {hint}",
-                [FieldError(cure, field="block_size", column="hash_ids", rule="block_count", cure=cure)],
-            )
+    check_size(frame, reading, size, "hash_ids")
     count = pl.col("prefix_blocks").list.len().cast(pl.Int64)
     return add_rule(
         frame, (count > 0) & (count != (pl.col("prompt_tokens") + size - 1) // size), "block_count", "hash_ids"
@@ -71,13 +51,17 @@ def _check_unit(batch: Batch, reading: Reading) -> None:
     if series is None or not isinstance(series.dtype, pl.String) or reading.options.time_unit is not None:
         return
     if casts.has_fractions(casts.decimal(series)):
-        cure = "give time_unit=ms or time_unit=s"
-        raise TraceError(
-            "trace.ambiguous_unit",
-            "column 'timestamp' has fractions; Mooncake times are whole milliseconds, so these may be seconds. "
-            "Say which by the parameter time_unit",
-            [FieldError(cure, field="time_unit", column="timestamp", rule="ambiguous_time_unit", cure=cure)],
-        )
+        raise _fractions("timestamp")
+
+
+def _fractions(column: str) -> TraceError:
+    cure = "give time_unit=ms or time_unit=s"
+    return TraceError(
+        "trace.ambiguous_unit",
+        f"column {column!r} has fractions; Mooncake times are whole milliseconds, so these may be seconds. "
+        "Say which by the parameter time_unit",
+        [FieldError(cure, field="time_unit", column=column, rule="ambiguous_time_unit", cure=cure)],
+    )
 
 
 def _plain(frame: pl.DataFrame, batch: Batch, reading: Reading) -> pl.DataFrame:
@@ -85,34 +69,90 @@ def _plain(frame: pl.DataFrame, batch: Batch, reading: Reading) -> pl.DataFrame:
     return check_block_counts(frame, reading)
 
 
-def _sessions(frame: pl.DataFrame, batch: Batch, reading: Reading) -> pl.DataFrame:
-    """Turns without a time start ``delay`` after the turn before of their session has ended."""
-    frame = _plain(frame, batch, reading)
-    delay = casts.duration_ns(_numbers(batch.frame["delay"]), UNIT_NS["ms"])
-    raw = casts.decimal(_numbers(batch.frame["delay"]))
-    last = reading.last_line
-    after: list[int | None] = []
-    for line, session, arrival, rule in frame.select("source_line", "session", "arrival_ns", "rule").iter_rows():
-        after.append(last.get(session) if arrival is None and session is not None else None)
-        if rule is None and session is not None and (arrival is not None or after[-1] is not None):
-            last[session] = line
-    frame = frame.with_columns(
-        pl.Series("after_line", after, dtype=pl.Int64),
-        delay.alias("delay_ns"),
-        (raw < 0).fill_null(value=False).alias("__negative"),
-        raw.is_not_null().alias("__has_delay"),
-    )
-    closed = pl.col("arrival_ns").is_null()
-    frame = add_rule(frame, closed & ~pl.col("__has_delay"), "missing_arrival", "timestamp")
-    frame = add_rule(frame, closed & pl.col("__negative"), "negative_delay", "delay")
-    frame = add_rule(frame, closed & pl.col("after_line").is_null(), "missing_predecessor", "session_id")
-    return frame.with_columns(
-        pl.when(closed).then(pl.col("delay_ns")).alias("delay_ns"),
-    ).drop("__negative", "__has_delay")
+def _sessions(record: dict[str, Any], line: int, reading: RecordReading) -> list[Row]:
+    """A turn with its own time, or one that starts ``delay`` after a turn has ended."""
+    number = reading.expanded
+    _check_names(record, line)
+    last: dict[str, int] = reading.state.setdefault("last", {})
+    stamp = record.get("timestamp", record.get("created_time"))
+    session = record.get("session_id")
+    row: Row = {
+        "arrival": stamp,
+        "prompt_tokens": record.get("input_length"),
+        "output_tokens": record.get("output_length"),
+        "prefix_blocks": record.get("hash_ids"),
+        "session": session,
+        "priority": record.get("priority"),
+        "request_id": record.get("request_id"),
+    }
+    if (
+        reading.options.time_unit is None
+        and isinstance(stamp, str)
+        and casts.has_fractions(casts.decimal(pl.Series([stamp])))
+    ):
+        raise _fractions("timestamp" if "timestamp" in record else "created_time")
+    before = last.get(str(session)) if session is not None else None
+    waits = record.get("wait_for")
+    if waits:
+        names = waits if isinstance(waits, list) else [waits]
+        known = [
+            reading.state["named"][str(name)] for name in names if str(name) in reading.state.setdefault("named", {})
+        ]
+        before = max(known, default=None)
+        if len(names) > 1:
+            reading.ledger.warn(
+                "wait_for", "some requests wait for several others; they are linked to the one that is last in the file"
+            )
+    delay = record.get("delay", record.get("delay_ms", record.get("tool_wait_ms")))
+    if stamp is None:
+        _close(row, before, delay, number)
+    if session is not None:
+        last[str(session)] = number
+    if record.get("request_id") is not None:
+        reading.state.setdefault("named", {})[str(record["request_id"])] = number
+    return [row]
 
 
-def _numbers(series: pl.Series) -> pl.Series:
-    return casts.clean_text(series) if isinstance(series.dtype, pl.String) else series
+def _close(row: Row, before: int | None, delay: Any, number: int) -> None:
+    """A turn without a time of its own: after its predecessor, plus the delay; or the rule that it breaks."""
+    delay_ns = scaled_ns(delay, UNIT_NS["ms"])
+    if delay_ns is None:
+        row["rule"], row["column"] = "missing_arrival", "timestamp"
+    elif delay_ns < 0:
+        row["rule"], row["column"] = "negative_delay", "delay"
+    elif before is None:
+        row["rule"], row["column"] = "missing_predecessor", "session_id"
+    else:
+        row["after_back"], row["delay_ns"] = number - before, delay_ns
+
+
+def _check_names(record: dict[str, Any], line: int) -> None:
+    for names in (("timestamp", "created_time"), ("delay", "delay_ms")):
+        given = [name for name in names if record.get(name) is not None]
+        if len(given) > 1:
+            cure = f"give one of {' and '.join(names)}"
+            raise TraceError(
+                "trace.ambiguous_columns",
+                f"line {line:,} has both {' and '.join(given)}, two names of one thing: {cure}",
+                [FieldError(cure, field="file", line=line, column=given[0], rule="ambiguous_columns", cure=cure)],
+            )
+
+
+def _sessions_detect(sample: Sample) -> Match | None:
+    """Mooncake's lengths with any of the extensions' names."""
+    telling = [
+        name for name in ("session_id", "delay", "delay_ms", "created_time", "wait_for") if name in sample.columns
+    ]
+    foreign = ("chat_id", "parent_chat_id", "duration", "img_ids")
+    if sample.container not in JSON_CONTAINERS or "input_length" not in sample.columns or not telling:
+        return None
+    if any(name in sample.columns for name in foreign) or not (
+        sample.has("output_length") or sample.has("hash_ids") or sample.has("delay")
+    ):
+        return None
+    known = ("timestamp", "input_length", "output_length", "hash_ids", *telling)
+    found = [name for name in known if name in sample.columns]
+    return Match(f"{sample.container} with the keys {', '.join(found)}", len(found))
 
 
 FORMATS = (
@@ -122,23 +162,39 @@ FORMATS = (
         columns=_COLUMNS,
         required=("timestamp", "input_length", "output_length"),
         optional=("hash_ids",),
-        absent=("delay", "chat_id", "parent_chat_id", "turn", "type"),
+        absent=(
+            "session_id",
+            "delay",
+            "delay_ms",
+            "created_time",
+            "wait_for",
+            "chat_id",
+            "parent_chat_id",
+            "turn",
+            "type",
+        ),
         containers=JSON_CONTAINERS,
         time_unit="ms",
         blocks=_BLOCK,
         hook=_plain,
     ),
-    TableFormat(
+    RecordFormat(
         name="mooncake-sessions",
         title="Mooncake trace with sessions",
-        columns=_COLUMNS,
-        required=("timestamp", "input_length", "output_length", "session_id", "delay"),
-        optional=("hash_ids",),
-        containers=JSON_CONTAINERS,
+        needs=("input_length", "output_length", "session_id", "timestamp or delay"),
+        detector=_sessions_detect,
+        expand=_sessions,
+        columns={
+            "arrival": "timestamp",
+            "prompt_tokens": "input_length",
+            "output_tokens": "output_length",
+            "session": "session_id",
+            "prefix_blocks": "hash_ids",
+            "request_id": "request_id",
+        },
         time_unit="ms",
-        extra=("delay",),
         blocks=_BLOCK,
+        numbered=True,
         arrival_optional=True,
-        hook=_sessions,
     ),
 )

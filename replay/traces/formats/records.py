@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import polars as pl
 
 from replay.traces.cleaning import Ledger
-from replay.traces.formats.base import Match, Reading, add_rule, block_lists, cast_batch, zero_lengths
+from replay.traces.formats.base import Match, Reading, add_rule, block_lists, cast_batch, check_size, zero_lengths
 from replay.traces.jsontext import Records, column_of, is_ids
 from replay.traces.options import IngestOptions, MappedField, TimeUnit
 from replay.traces.rows import LINE, Batch, Sample, Table
@@ -61,8 +61,9 @@ class RecordReading(Reading):
     seen: dict[str, tuple[int, Any]] = field(default_factory=dict)
     """Line and arrival of each request id."""
     numbered: int = 0
-    """Requests so far."""
-    line_of: dict[int, int] = field(default_factory=dict)
+    """Requests booked so far."""
+    expanded: int = 0
+    """Requests that ``expand`` has returned so far: the number, from 0, of the next one."""
 
     def not_request(self, kind: str) -> None:
         """Books a record that is no request."""
@@ -95,8 +96,9 @@ class RecordFormat:
     block_rule: str = "ceil"
     """How many ids a prompt has: ``ceil``, ``floor`` or ``either`` of prompt over block size."""
     cached_inside: bool | None = True
-    many_per_record: bool = False
-    """A record holds several requests: ``source_line`` is then the request's number in the file."""
+    numbered: bool = False
+    """A record holds several requests, or requests follow each other: ``source_line`` is then the request's number in
+    the file, and ``after_back`` says how many requests before this one its predecessor stands."""
     zero_output_is_failure: bool = False
     arrival_optional: bool = False
     """Closed-loop rows may lack a time of their own."""
@@ -135,9 +137,10 @@ class RecordFormat:
         try:
             rows = self.expand(record, line, reading)
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError):
-            return [{"line": line, "rule": "not_unpacked"}]
+            rows = [{"rule": "not_unpacked"}]
         for row in rows:
             row.setdefault("line", line)
+        reading.expanded += len(rows)
         return rows
 
     def _frame(
@@ -212,6 +215,8 @@ class RecordFormat:
         size = reading.ledger.block_size or reading.block_size
         if "prefix_blocks" not in frame.columns or size is None:
             return frame
+        if reading.ledger.block_size is None:
+            check_size(frame, reading, size, label)
         count = pl.col("prefix_blocks").list.len().cast(pl.Int64)
         full, ceil = pl.col("prompt_tokens") // size, (pl.col("prompt_tokens") + size - 1) // size
         fits = {"ceil": count == ceil, "floor": count == full}.get(self.block_rule, (count == full) | (count == ceil))
@@ -223,7 +228,7 @@ class RecordFormat:
         numbers = list(range(reading.numbered + 1, reading.numbered + 1 + frame.height))
         reading.numbered += frame.height
         lines = frame["source_line"].to_list()
-        own = numbers if self.many_per_record else lines
+        own = numbers if self.numbered else lines
         after_line = frame["after_line"].to_list()
         lost = reading.state.setdefault("__lost", set())
         rules, columns = frame["rule"].to_list(), frame["column"].to_list()
@@ -239,6 +244,8 @@ class RecordFormat:
                     reading.ledger.warn(
                         "unlinked", "some requests followed one that was rejected: they start at their own time instead"
                     )
+            if arrivals[index] is None and after_line[index] is None:
+                rules[index] = rules[index] or "missing_arrival"
             if rules[index] is not None:
                 lost.add(own[index])
         return frame.with_columns(
