@@ -412,9 +412,7 @@ class _ArrayText:
         limit = self.limit
         while True:
             try:
-                value, end = _careful.raw_decode(self.text, self.at)
-            except _DuplicateKeyError:
-                value, end = _DUPLICATE, _decoder.raw_decode(self.text, self.at)[1]
+                value, end = _decode_at(self.text, self.at)
             except RecursionError as error:
                 raise self.broken(self.line, "nested too deep") from error
             except ValueError as error:
@@ -432,6 +430,18 @@ class _ArrayText:
             self.line += self.text.count("\n", self.at, end)
             self.at = end
             return line, value
+
+
+def _decode_at(text: str, at: int) -> tuple[Any, int]:
+    """The value that begins at ``at`` and where it ends; a mark where an object repeats a key.
+
+    Raises:
+        ValueError: no whole value is there.
+    """
+    try:
+        return _careful.raw_decode(text, at)
+    except _DuplicateKeyError:
+        return _DUPLICATE, _decoder.raw_decode(text, at)[1]
 
 
 def _may_go_on(error: ValueError, text: str) -> bool:

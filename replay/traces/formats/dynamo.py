@@ -1,8 +1,8 @@
 """Dynamo request traces: events of a recorder, one a line; a request is written when it ends.
 
 Source: ai-dynamo/dynamo, ``dynamo.request.trace.v1``. Metrics are optional, the replay part is sure. Hashes are
-unsigned 64-bit and rolling: each covers the whole prompt up to its block. The service writes no rows for several choices
-(n > 1), images or embeddings.
+unsigned 64-bit and rolling: each covers the whole prompt up to its block. The service writes no rows for several
+choices (n > 1), images or embeddings.
 """
 
 from __future__ import annotations
@@ -107,6 +107,7 @@ FORMATS = (
             "request_id": "event.request.request_id",
         },
         time_unit="ns",
+        said_unit="ms",
         numbered=True,
     ),
 )

@@ -91,6 +91,8 @@ class RecordFormat:
     columns: Mapping[str, str] = field(default_factory=dict)
     """Field to the name of its place in the record, for messages and the report."""
     time_unit: TimeUnit | None = None
+    said_unit: str | None = None
+    """The unit in the file, where ``expand`` hands on arrivals in ns."""
     naive_zone: tuple[str, str] | None = None
     blocks: int | None = None
     block_rule: str = "ceil"
@@ -132,6 +134,9 @@ class RecordFormat:
                 held.append(row)
         if held:
             yield self._frame(held, labels, times, shape, reading)
+        if self.said_unit is not None:
+            ledger.time_unit = self.said_unit
+            ledger.assumed["time_unit"] = f"{self.said_unit}, fixed by the format"
 
     def _expanded(self, record: dict[str, Any], line: int, reading: RecordReading) -> list[Row]:
         try:

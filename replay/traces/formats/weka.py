@@ -147,6 +147,7 @@ FORMATS = (
             "prefix_blocks": "requests.hash_ids",
         },
         time_unit="ns",
+        said_unit="s",
         block_rule="floor",
         numbered=True,
     ),
