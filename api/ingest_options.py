@@ -58,6 +58,9 @@ def upload_parameters(
     rows_are_requests: Annotated[
         bool, Query(description="Every row is one request, though it looks like a sum")
     ] = False,
+    keep_duplicates: Annotated[
+        bool, Query(description="Equal rows are different requests, though most rows have a twin")
+    ] = False,
     block_size: Annotated[int | None, Query(ge=1, le=65_536, description="Tokens of one prefix block")] = None,
     max_rejected_share: Annotated[float, Query(ge=0, le=1, description="A larger share of bad rows is refused")] = 0.05,
 ) -> UploadParameters:
@@ -70,6 +73,7 @@ def upload_parameters(
         "repeated_hour": repeated_hour,
         "prompt_includes_cached": prompt_includes_cached,
         "rows_are_requests": rows_are_requests,
+        "keep_duplicates": keep_duplicates,
         "block_size": block_size,
         "max_rejected_share": max_rejected_share,
         "limits": ingest_limits(services.settings),

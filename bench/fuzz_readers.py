@@ -35,8 +35,9 @@ HANG_S = 20
 SAMPLES = Path(__file__).resolve().parent.parent.parent / "shared" / "reference" / "trace-samples"
 TOKENS = (
     b"NaN", b"null", b"-1", b"1e308", b"1e999", b"0.5", b"", b'"', b"\\", b"{", b"}", b"[", b"]", b",", b"\n", b"\r\n",
-    b"\x00", b"\xff\xfe", b"\xef\xbb\xbf", b"9" * 30, b"-0", b"true", b'"a"', b"2024-02-30 25:61:61", b"{}", b'""', b"[1]",
-    b"1970-01-01T00:00:00Z", b"1,234", b"1.000", b"\xd9\xa3", b"\\ud800", b"\t", b";", b"0", b"1700000000", b"1700000000000",
+    b"\x00", b"\xff\xfe", b"\xef\xbb\xbf", b"9" * 30, b"-0", b"true", b'"a"', b"2024-02-30 25:61:61", b"{}", b'""',
+    b"1970-01-01T00:00:00Z", b"1,234", b"1.000", b"\xd9\xa3", b"\\ud800", b"\t", b";", b"0", b"1700000000", b"[1]",
+    b"1700000000000",
 )  # fmt: skip
 
 

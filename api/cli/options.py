@@ -138,6 +138,12 @@ format_options = options(
     click.option(
         "--rows-are-requests", is_flag=True, default=None, help="Every row is one request, though it looks like a sum."
     ),
+    click.option(
+        "--keep-duplicates",
+        is_flag=True,
+        default=None,
+        help="Equal rows are different requests, though most have a twin.",
+    ),
     click.option("--block-size", type=int, help="Tokens of one prefix block, where the format does not fix it."),
     click.option("--max-rejected-share", type=float, help="Refuse a trace with more rejected rows; default 0.05."),
 )
@@ -266,6 +272,7 @@ def ingest_options_of(
     repeated_hour: str | None,
     prompt_includes_cached: bool | None,
     rows_are_requests: bool | None,
+    keep_duplicates: bool | None,
     block_size: int | None,
     max_rejected_share: float | None,
 ) -> IngestOptions:
@@ -280,6 +287,7 @@ def ingest_options_of(
         "repeated_hour": repeated_hour,
         "prompt_includes_cached": prompt_includes_cached,
         "rows_are_requests": rows_are_requests,
+        "keep_duplicates": keep_duplicates,
         "block_size": block_size,
         "max_rejected_share": max_rejected_share,
     }

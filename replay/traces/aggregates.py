@@ -1,12 +1,14 @@
-"""Sums over many requests are no requests: a file that looks like them is refused, not replayed as a light load."""
+"""Files that add up and are yet no traces: sums over many requests, rows twice, lost digits. Refused, not replayed."""
 
 from __future__ import annotations
 
 import re
 
 from replay.errors import FieldError, TraceError
+from replay.traces.cleaning import Ledger
 from replay.traces.options import IngestOptions
 from replay.traces.profile import Measured
+from replay.traces.report import LengthProfile
 from replay.traces.rows import Sample
 
 NS = 10**9
@@ -20,6 +22,9 @@ _SHORT_STEP_NS = 5 * NS
 _HUGE_PROMPT_TOKENS = 32_768
 _MIN_ROWS = 20
 _FILLED_SHARE = 0.8
+_MIN_SUM_ROWS = 5
+_LIKELY_RPS = 500
+"""No published trace has a mean rate above this: where units are often mixed up, more is asked about."""
 
 
 def check_columns(sample: Sample, options: IngestOptions) -> None:
@@ -58,6 +63,67 @@ def check_rows_are_requests(sample: Sample, measured: Measured, options: IngestO
     huge = (measured.profile.prompt_tokens.p50 or 0) > _HUGE_PROMPT_TOKENS
     if step >= _LONG_STEP_NS or (step >= _SHORT_STEP_NS and huge):
         raise _refusal(f"the rows come at an even step of {step / NS:g} s, like sums over buckets of time", None)
+
+
+def check_plausible(ledger: Ledger, measured: Measured, moved: int, options: IngestOptions) -> None:
+    """Refuses what adds up and is yet no trace: a row of totals, a file that holds its rows twice, times that lost
+    their digits, or ms that must be seconds. ``moved``: rows that came after one with a later arrival.
+
+    Raises:
+        TraceError: ``trace.totals_row``, ``trace.duplicates``, ``trace.one_instant``, ``trace.ambiguous_unit``.
+    """
+    prompt, output, n = measured.profile.prompt_tokens, measured.profile.output_tokens, measured.requests
+    if n >= _MIN_SUM_ROWS and not options.rows_are_requests and _is_total(prompt) and _is_total(output):
+        raise _refused(
+            "totals_row",
+            f"one row has {prompt.max:,} prompt and {output.max:,} output tokens, exactly the sum of all other rows",
+            "remove the row of totals; if it is a request, give rows_are_requests=true",
+            "rows_are_requests",
+        )
+    told_apart = measured.lengths_vary or 3 * moved >= n  # a burst of equal requests is no copy of the file
+    if n >= _MIN_ROWS and 2 * measured.twins >= n and told_apart and not options.keep_duplicates:
+        raise _refused(
+            "duplicates",
+            f"{measured.twins:,} of {n:,} rows have a twin that is equal in time, lengths and labels: the file seems "
+            "to hold its rows twice",
+            "export the rows once; if they are different requests, give keep_duplicates=true",
+            "keep_duplicates",
+        )
+    if measured.profile.start_utc is not None and measured.arrivals.smallest_step is None and n >= _MIN_ROWS:
+        raise _refused(
+            "one_instant",
+            f"all {n:,} requests carry the same calendar time: the times have lost their digits",
+            "export the times again, as text or as whole numbers",
+            "arrival",
+        )
+    span_s, column = measured.profile.span_s, ledger.doubtful_unit
+    if column is None or options.time_unit is not None or n < _MIN_ROWS or not 0 < span_s < n / _LIKELY_RPS:
+        return
+    errors = [
+        FieldError(
+            f"read as {unit}, the file spans {span_s * factor:,.6g} s, {n / span_s / factor:,.4g} requests/s: then "
+            f"give time_unit={unit}",
+            field="time_unit",
+            column=column,
+            rule="ambiguous_time_unit",
+            cure=f"time_unit={unit}",
+        )
+        for unit, factor in (("ms", 1), ("s", 1000))
+    ]
+    raise TraceError(
+        "trace.ambiguous_unit",
+        f"column {column!r}: in ms, as the format says, the file has {n / span_s:,.0f} requests/s, so these may be "
+        "seconds. Say which by the parameter time_unit",
+        errors,
+    )
+
+
+def _refused(code: str, what: str, cure: str, field: str) -> TraceError:
+    return TraceError(f"trace.{code}", f"{what}; {cure}", [FieldError(cure, field=field, rule=code, cure=cure)])
+
+
+def _is_total(lengths: LengthProfile) -> bool:
+    return lengths.max is not None and lengths.max > 0 and 2 * lengths.max == lengths.total
 
 
 def _number(value: object) -> float | None:

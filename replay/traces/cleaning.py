@@ -68,6 +68,8 @@ class Ledger:
     block_size: int | None = None
     """Tokens of a prefix block, where the file itself says."""
     prefix_scope: str = "global"
+    doubtful_unit: str | None = None
+    """The column of a format whose numbers are often written in another unit than its publisher's."""
     retried: int = 0
     """Requests whose id an earlier one had, at another time."""
     time_unit: str = ""

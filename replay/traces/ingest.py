@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from replay.errors import FieldError, TraceError
 from replay.traces import canonical
-from replay.traces.aggregates import check_columns, check_rows_are_requests
+from replay.traces.aggregates import check_columns, check_plausible, check_rows_are_requests
 from replay.traces.canonical import Meta
 from replay.traces.cleaning import Ledger
 from replay.traces.delimited import open_delimited
@@ -70,6 +70,7 @@ def ingest(
             moved = spool.moved
         _check_lengths(measured)
         check_rows_are_requests(table.sample, measured, options)
+        check_plausible(ledger, measured, moved, options)
         report = _report(chosen, why, ledger, measured, moved, span_ns)
         staged.replace(out)
     finally:
@@ -87,7 +88,7 @@ def open_table(source: Source) -> Table:
         return open_json(source)
     if first is not None and first.data.strip():
         log = open_log(source)
-        if any(form.detect(log.sample) is not None for form in all_formats()):
+        if log.sample.rows and any(form.detect(log.sample) is not None for form in all_formats()):
             return log
     return open_delimited(source)
 

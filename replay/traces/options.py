@@ -70,6 +70,8 @@ class IngestOptions(Spec):
     """Whether the column of prompt tokens counts those read from a cache, where names and numbers do not settle it."""
     rows_are_requests: bool = False
     """Said by the user: every row is one request, though the file looks like sums over many."""
+    keep_duplicates: bool = False
+    """Said by the user: rows that are equal in all they say are different requests, though most rows have a twin."""
     block_size: int | None = Field(default=None, ge=1, le=65_536)
     """Tokens of one prefix block, where the format does not fix it."""
     max_rejected_share: float = Field(default=0.05, ge=0, le=1)

@@ -189,6 +189,9 @@ class Measured:
     closed_loop: int
     timeless: int
     """Closed-loop requests that also lack a time of their own."""
+    twins: int
+    """Requests that are equal in time, lengths and labels to one or two others."""
+    lengths_vary: bool
     statuses: dict[str, int]
 
 
@@ -203,7 +206,7 @@ def measure(path: Path, meta: Meta, span_ns: int, tick: Callable[[], None]) -> M
     bin_ns = max(-(-(span_ns + 1) // SERIES_BINS), 1)
     series = np.zeros((3, SERIES_BINS), dtype=np.int64)
     prefix = PrefixReuse(meta) if meta.block_size_tokens is not None else None
-    requests = closed = timeless = 0
+    requests = closed = timeless = twins = 0
     for frame in canonical.slices(path):
         tick()
         requests += frame.height
@@ -211,7 +214,9 @@ def measure(path: Path, meta: Meta, span_ns: int, tick: Callable[[], None]) -> M
         timeless += frame.height - open_loop.height
         closed += frame.filter(pl.col("after_line").is_not_null() | pl.col("arrival_ns").is_null()).height
         times = open_loop["arrival_ns"].to_numpy()
+        ties = arrivals.ties
         arrivals.add(times)
+        twins += _twins(open_loop) if arrivals.ties > ties else 0
         for name, tally in (*tallies.items(), *sources.items()):
             if frame[name].null_count() < frame.height:
                 tally.add(frame[name].drop_nulls().to_numpy())
@@ -263,8 +268,17 @@ def measure(path: Path, meta: Meta, span_ns: int, tick: Callable[[], None]) -> M
         missing_output=requests - profile.output_tokens.n,
         closed_loop=closed,
         timeless=timeless,
+        twins=twins,
+        lengths_vary=lengths["prompt_tokens"].min != lengths["prompt_tokens"].max,
         statuses=dict(sorted(labels["status"].items())),
     )
+
+
+def _twins(frame: pl.DataFrame) -> int:
+    """Rows that are equal to one or two others. Larger groups are bursts of one kind of request, not a file twice."""
+    columns = ["arrival_ns", "prompt_tokens", "output_tokens", "model", "tenant", "session", "status"]
+    groups = frame.group_by(columns).len()
+    return int(groups.filter(pl.col("len").is_between(2, 3))["len"].sum())
 
 
 def _peak(arrivals: Arrivals, name: str, span_ns: int) -> float | None:

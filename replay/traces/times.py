@@ -25,7 +25,7 @@ _BACK_NS = 30 * 60 * 10**9
 """A clock that goes back by more than this, in the hour that is repeated, has come to the second of the two."""
 _ISO = r"^\s*(?:\d{4}[-/]\d{2}[-/]\d{2}[T ]|\d{2}/[A-Z][a-z]{2}/\d{4}[: ])"
 _ACCESS_LOG = r"^\s*\d{2}/[A-Z][a-z]{2}/\d{4}[: ]"
-_ZONED = r"(?i)(?:z|utc|[+-]\d{2}:?\d{2})\s*$"
+_ZONED = r"(?i)(?:z|utc|[+-]\d{2}(?::?\d{2})?)\s*$"
 _UNIFORM = re.compile(r"^\d{4}-\d{2}-\d{2}([T ])\d{2}:\d{2}:\d{2}\.(\d{1,9})(Z|\+00:?00|)$")
 _SUFFIX = re.compile(
     r"(?:^|[_\s(\[])(s|sec|secs|seconds|ms|msec|millis|milliseconds|us|usec|micros|ns|nanos)[)\]]?$", re.I
@@ -58,7 +58,8 @@ class TimeParser:
     naive_zone: tuple[str, str] | None = None
     """Zone of times that carry none, and who says so, where the format's publisher defines it."""
     kind: str | None = None
-    band: bool = False
+    epoch: bool = False
+    """Whether the numbers are epoch times, by the most of the first batch; the others then are of another kind."""
     zoned: bool | None = None
     fold: dict[str, tuple[int, bool]] = field(default_factory=dict)
     """For each day with a repeated hour: the latest local time seen in it, and whether its second run has begun."""
@@ -91,13 +92,15 @@ class TimeParser:
             self.unit, why = self.options.time_unit, "as asked (time_unit)"
         elif self.unit is not None:
             why = "fixed by the format"
+            if self.unit != "ns":
+                self._check_name(numbers, self.unit)
         elif (named := unit_in_name(self.column)) is not None:
             self.unit, why = named, f"by the column's name {self.column!r}"
             self._check_name(numbers, named)
         else:
             self.unit = self._by_magnitude(numbers)
-            self.band = True
             why = "by magnitude: every time lies between 2001 and 2100 in this unit only"
+        self.epoch = 2 * int(self._in_band(numbers, self.unit).sum()) > numbers.count()
         self.ledger.time_unit = self.unit
         self.ledger.assumed["time_unit"] = f"{self.unit}, {why}"
 
@@ -108,7 +111,7 @@ class TimeParser:
             scale = 10**9 * (10**9 // UNIT_NS[unit])
             if unit != named and _LIKELY_EPOCH_S[0] * scale <= low and high < _LIKELY_EPOCH_S[1] * scale:
                 raise self._ambiguous(
-                    numbers.drop_nulls(), f"its name says {named}, its numbers look like epoch {unit}"
+                    numbers.drop_nulls(), f"its name or format says {named}, its numbers look like epoch {unit}"
                 )
 
     def _by_magnitude(self, numbers: pl.Series) -> TimeUnit:
@@ -173,9 +176,11 @@ class TimeParser:
             .otherwise(pl.lit(None, dtype=pl.String))
         )
         result = rules.to_series()
-        if self.band:
-            other = ~self._in_band(numbers, self.unit) & numbers.is_not_null()
-            result = result.set(other, "other_time_unit")
+        inside = self._in_band(numbers, self.unit)
+        other = (~inside if self.epoch else inside) & numbers.is_not_null()
+        if bool(other.any()):
+            keeps = result.is_null() | (result == "time_out_of_range")
+            result = result.set(other & keeps.fill_null(value=True), "other_time_unit")
         return values, result if result.null_count() < len(result) else None
 
     def _second(self, local: pl.Series, repeated: pl.Series) -> pl.Series:
@@ -376,7 +381,8 @@ def _to_datetime(text: pl.Series, *, zoned: bool) -> pl.Series:
         for form in (f"%Y-%m-%d{marks[1]}%H:%M:%S%.f{tail}", f"%Y-%m-%d{marks[0]}%H:%M{tail}"):
             parsed = parsed.fill_null(text.str.to_datetime(form, time_unit="ns", strict=False))
         if zoned:  # "... UTC" and blanks before the zone
-            plain = text.str.replace(r"(?i)\s*utc$", "Z").str.replace(r"\s+(Z|[+-]\d{2}:?\d{2})$", "$1")
+            plain = text.str.replace(r"(?i)\s*utc$", "Z").str.replace(r"(:\d{2}(?:\.\d+)?\s*[+-]\d{2})$", "$1:00")
+            plain = plain.str.replace(r"\s+(Z|[+-]\d{2}:?\d{2})$", "$1")
             for mark in marks:
                 form = f"%Y-%m-%d{mark}%H:%M:%S%.f%#z"
                 parsed = parsed.fill_null(plain.str.to_datetime(form, time_unit="ns", strict=False))

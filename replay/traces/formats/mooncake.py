@@ -65,6 +65,7 @@ def _fractions(column: str) -> TraceError:
 
 
 def _plain(frame: pl.DataFrame, batch: Batch, reading: Reading) -> pl.DataFrame:
+    reading.ledger.doubtful_unit = "timestamp"
     _check_unit(batch, reading)
     return check_block_counts(frame, reading)
 
@@ -75,6 +76,7 @@ def _sessions(record: dict[str, Any], line: int, reading: RecordReading) -> list
     _check_names(record, line)
     last: dict[str, int] = reading.state.setdefault("last", {})
     stamp = record.get("timestamp", record.get("created_time"))
+    reading.ledger.doubtful_unit = "timestamp"
     session = record.get("session_id")
     row: Row = {
         "arrival": stamp,

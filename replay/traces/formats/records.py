@@ -118,7 +118,8 @@ class RecordFormat:
         labels = {name: self.columns.get(name, name) for name in FIELDS}
         ledger.assumed["columns"] = ", ".join(f"{name}={place}" for name, place in self.columns.items())
         reading = RecordReading(options, ledger, self.block_size(options))
-        times = TimeParser(labels["arrival"], options, ledger, self.time_unit, self.naive_zone)
+        own = options if self.said_unit is None else options.model_copy(update={"time_unit": None})
+        times = TimeParser(labels["arrival"], own, ledger, self.time_unit, self.naive_zone)
         shape = TokenShape(options, ledger, self.columns.get("cached_tokens"), None, self.cached_inside)
         held: list[Row] = []
         for records in records_of(table):

@@ -53,7 +53,11 @@ def _client_rates(sample: Sample) -> bool:
     if sample.container != "text":
         return False
     lines = [str(row["line"]) for row in sample.rows]
-    return all(_CLIENT_RATES.match(line) for line in lines) and any(_CLIENT_FAMILY.search(line) for line in lines)
+    return (
+        bool(lines)
+        and all(_CLIENT_RATES.match(line) for line in lines)
+        and any(_CLIENT_FAMILY.search(line) for line in lines)
+    )
 
 
 def _client_lengths(sample: Sample) -> bool:
@@ -75,7 +79,7 @@ def _offline(sample: Sample) -> bool:
 
 
 def _blis_header(sample: Sample) -> bool:
-    return sample.container == "text" and str(sample.rows[0]["line"]).startswith("trace_version:")
+    return sample.container == "text" and str(sample.first("line")).startswith("trace_version:")
 
 
 def _lengths(sample: Sample) -> bool:

@@ -11,10 +11,18 @@ from typing import Any
 import polars as pl
 
 from replay.traces import casts
-from replay.traces.formats.base import Match, Reading, TableFormat
+from replay.traces.formats.base import Match, Reading, TableFormat, add_rule
 from replay.traces.formats.links import scaled_ns
 from replay.traces.formats.records import RecordFormat, RecordReading, Row
 from replay.traces.rows import JSON_CONTAINERS, Batch, Sample
+
+
+def _splitwise(frame: pl.DataFrame, batch: Batch, reading: Reading) -> pl.DataFrame:
+    """A row with a batch size is so many requests, and is not taken for one."""
+    if "batch_size" not in batch.frame.columns:
+        return frame
+    size, _ = casts.tokens(batch.frame["batch_size"], reading.options.limits)
+    return add_rule(frame, pl.lit(size.fill_null(1) != 1), "contradicts", "batch_size")
 
 
 def _blis(frame: pl.DataFrame, batch: Batch, reading: Reading) -> pl.DataFrame:
@@ -94,6 +102,8 @@ FORMATS = (
         required=("request_id", "arrival_timestamp", "prompt_size", "token_size"),
         optional=("request_type", "application_id", "batch_size"),
         time_unit="s",
+        extra=("batch_size",),
+        hook=_splitwise,
     ),
     TableFormat(
         name="blis-tracev2",

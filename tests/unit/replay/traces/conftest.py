@@ -36,6 +36,11 @@ class Lab:
         assert all(error.detail for error in caught.value.errors)
         return caught.value
 
+    def refuse_again(self, data: bytes | str, **options: Any) -> TraceError:
+        """The same, where an earlier file was read: its table is taken away first."""
+        self.out.unlink(missing_ok=True)
+        return self.refuse(data, **options)
+
     @property
     def table(self) -> pl.DataFrame:
         return pl.read_parquet(self.out)
