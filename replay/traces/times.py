@@ -20,6 +20,9 @@ EPOCH_2100_NS = 4_102_444_800 * 10**9
 _EPOCH_2001_S = 10**9  # numbers below are no epoch times of our days, whatever their unit
 _LIKELY_EPOCH_S = (1_200_000_000, 2_500_000_000)
 """2008 to 2049: numbers of that size are taken for epoch times even where a column's name says another unit."""
+_TELLING_ROWS = 5
+_LONG_AFTER_ZERO_NS = 10 * 86_400 * 10**9
+"""A trace with relative times does not begin ten days after its own zero."""
 _CLEAR_SHARE = 0.9
 _BACK_NS = 30 * 60 * 10**9
 """A clock that goes back by more than this, in the hour that is repeated, has come to the second of the two."""
@@ -107,6 +110,8 @@ class TimeParser:
     def _check_name(self, numbers: pl.Series, named: TimeUnit) -> None:
         """A column named ``..._ms`` that holds epoch seconds is asked about, not believed."""
         low, high = (cast(int, numbers.min()), cast(int, numbers.max()))
+        if numbers.count() < _TELLING_ROWS or low * UNIT_NS[named] < _LONG_AFTER_ZERO_NS * 10**9:
+            return
         for unit in TIME_UNITS:
             scale = 10**9 * (10**9 // UNIT_NS[unit])
             if unit != named and _LIKELY_EPOCH_S[0] * scale <= low and high < _LIKELY_EPOCH_S[1] * scale:
@@ -250,7 +255,7 @@ class TimeParser:
 
     def _uniform(self, text: pl.Series) -> Cast | None:
         """The common case, several times faster: one length, one UTC mark or none, a fraction; else ``None``."""
-        first = text[0]
+        first = text[0] if len(text) else None
         if text.null_count() or not isinstance(first, str) or (match := _UNIFORM.match(first)) is None:
             return None
         digits, mark = len(match.group(2)), match.group(3)

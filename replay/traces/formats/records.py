@@ -33,7 +33,8 @@ FIELDS: tuple[MappedField, ...] = (
     "status",
     "prefix_blocks",
 )
-INTEGERS = ("after_back", "after_line", "delay_ns", "source_ttft_ns", "source_e2e_ns", "source_queue_ns")
+MEASURED = ("source_ttft_ns", "source_e2e_ns", "source_queue_ns")
+INTEGERS = ("after_back", "after_line", "delay_ns", *MEASURED)
 _ROWS = 20_000
 
 Row = dict[str, Any]
@@ -181,6 +182,8 @@ class RecordFormat:
         frame = frame.with_columns(
             pl.Series(name, [_whole(row.get(name)) for row in rows], dtype=pl.Int64) for name in INTEGERS
         )
+        frame = frame.with_columns(pl.when(pl.col(name) >= 0).then(pl.col(name)).alias(name) for name in MEASURED)
+        frame = add_rule(frame, pl.col("delay_ns") < 0, "negative_delay", "delay")
         given = pl.DataFrame(
             {"__rule": [rule for rule, _ in rules], "__column": [column for _, column in rules]},
             schema={"__rule": pl.String, "__column": pl.String},

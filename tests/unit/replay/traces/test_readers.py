@@ -502,3 +502,14 @@ def test_a_mapping_is_suggested_for_the_shell_and_for_the_query(lab, header: str
     error = lab.refuse(f"{header}\n1,2,3\n")
     assert hint in error.detail
     assert "as a map parameter of the query" in error.detail
+
+
+def test_a_batch_in_which_no_row_can_be_taken_apart(lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All cells of a later batch are faults: its column of times is empty."""
+    monkeypatch.setattr(lines, "BATCH_BYTES", 64)
+    monkeypatch.setattr("replay.traces.source.BLOCK_BYTES", 64)
+    good = "".join(f"2024-01-01T00:00:{i:02d}.0Z,1,1\n" for i in range(40))
+    report = lab.read(
+        "t,p,o\n" + good + '1,"2,3,4\n' * 3 + good, mapping=MAP, max_rejected_share=0.1, keep_duplicates=True
+    )
+    assert report.cleaning.rows_kept == 80

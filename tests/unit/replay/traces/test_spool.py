@@ -37,7 +37,7 @@ def test_parts_on_disk_give_the_same_table(lab, monkeypatch: pytest.MonkeyPatch,
 def test_block_ids_and_closed_loops_go_through_parts(lab, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = []
     for i in range(300):
-        turn = f'"timestamp": {1000 - i}' if i % 3 == 0 else '"delay": 5'
+        turn = f'"timestamp": {(1000 - i) * 40}' if i % 3 == 0 else '"delay": 5'
         rows.append(
             f'{{"session_id": "s{i // 3}", "input_length": 1025, "output_length": 2, '
             f'"hash_ids": [{i % 7}, {2**63 + i % 11}, {i}], {turn}}}'
