@@ -244,6 +244,8 @@ class TimeParser:
             return quick
         text = clean_text(text)
         zoned = text.str.contains(_ZONED)
+        if self.zoned is not None and not bool(text.str.contains(_ISO).any()):
+            return self._to_ns(_to_datetime(text, zoned=self.zoned), text)  # no time at all says nothing about zones
         if bool(zoned.any()) and bool((~zoned).any()):
             # A row that is no time at all says nothing about zones.
             real = text.str.contains(_ISO).fill_null(value=False)
