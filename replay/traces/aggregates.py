@@ -25,6 +25,8 @@ _FILLED_SHARE = 0.8
 _MIN_SUM_ROWS = 5
 _LIKELY_RPS = 500
 """No published trace has a mean rate above this: where units are often mixed up, more is asked about."""
+_POSSIBLE_RPS = 5e6
+UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
 def check_columns(sample: Sample, options: IngestOptions) -> None:
@@ -96,24 +98,31 @@ def check_plausible(ledger: Ledger, measured: Measured, moved: int, options: Ing
             "export the times again, as text or as whole numbers",
             "arrival",
         )
-    span_s, column = measured.profile.span_s, ledger.doubtful_unit
-    if column is None or options.time_unit is not None or n < _MIN_ROWS or not 0 < span_s < n / _LIKELY_RPS:
+    _check_rate(ledger, measured, options)
+
+
+def _check_rate(ledger: Ledger, measured: Measured, options: IngestOptions) -> None:
+    span_s, n, read = measured.profile.span_s, measured.requests, ledger.time_unit
+    most = _LIKELY_RPS if ledger.doubtful_unit is not None else _POSSIBLE_RPS
+    if read not in UNITS_S or options.time_unit is not None or n < _MIN_ROWS or not 0 < span_s < n / most:
         return
-    errors = [
-        FieldError(
-            f"read as {unit}, the file spans {span_s * factor:,.6g} s, {n / span_s / factor:,.4g} requests/s: then "
-            f"give time_unit={unit}",
-            field="time_unit",
-            column=column,
-            rule="ambiguous_time_unit",
-            cure=f"time_unit={unit}",
-        )
-        for unit, factor in (("ms", 1), ("s", 1000))
-    ]
+    errors = []
+    for unit in UNITS_S:
+        factor = UNITS_S[unit] / UNITS_S[read]
+        if factor >= 1:
+            rate, cure = n / span_s / factor, f"time_unit={unit}"
+            detail = (
+                f"read as {unit}, the file spans {span_s * factor:,.6g} s, {rate:,.4g} requests/s: then give {cure}"
+            )
+            errors.append(
+                FieldError(
+                    detail, field="time_unit", column=ledger.doubtful_unit, rule="ambiguous_time_unit", cure=cure
+                )
+            )
     raise TraceError(
         "trace.ambiguous_unit",
-        f"column {column!r}: in ms, as the format says, the file has {n / span_s:,.0f} requests/s, so these may be "
-        "seconds. Say which by the parameter time_unit",
+        f"times read in {read} give {n / span_s:,.0f} requests/s, more than is likely: they may be in another unit. "
+        "Say which by the parameter time_unit",
         errors,
     )
 

@@ -60,6 +60,8 @@ class TimeParser:
     unit: TimeUnit | None = None
     naive_zone: tuple[str, str] | None = None
     """Zone of times that carry none, and who says so, where the format's publisher defines it."""
+    epoch_only: bool = False
+    """The format's times are epoch times: relative ones are of another unit."""
     kind: str | None = None
     epoch: bool = False
     """Whether the numbers are epoch times, by the most of the first batch; the others then are of another kind."""
@@ -104,6 +106,10 @@ class TimeParser:
             self.unit = self._by_magnitude(numbers)
             why = "by magnitude: every time lies between 2001 and 2100 in this unit only"
         self.epoch = 2 * int(self._in_band(numbers, self.unit).sum()) > numbers.count()
+        if self.epoch_only and not self.epoch:
+            raise self._ambiguous(
+                numbers.drop_nulls(), f"they are no epoch times in {self.unit}, as the format has them"
+            )
         self.ledger.time_unit = self.unit
         self.ledger.assumed["time_unit"] = f"{self.unit}, {why}"
 

@@ -78,6 +78,7 @@ FORMATS = (
             "request_id": "metadata.x_request_id",
         },
         time_unit="ns",
+        epoch_only=True,
         numbered=True,
     ),
 )

@@ -96,6 +96,8 @@ class TableFormat:
     time_unit: TimeUnit | None = None
     naive_zone: tuple[str, str] | None = None
     """Zone of times without one, and who says so; ``None``: the user must say."""
+    epoch_only: bool = False
+    """Arrivals are epoch times; others are asked about."""
     cached_inside: bool | None = True
     """Whether the prompt count includes cached tokens; ``None``: names, numbers or the user must say."""
     extra: tuple[str, ...] = ()
@@ -134,7 +136,9 @@ class TableFormat:
         ignored = [name for name in table.sample.columns if name not in {*present.values(), *self.extra}]
         if ignored:
             ledger.assumed["ignored_columns"] = ", ".join(ignored[:50])
-        times = TimeParser(present.get("arrival", "arrival"), options, ledger, self.time_unit, self.naive_zone)
+        times = TimeParser(
+            present.get("arrival", "arrival"), options, ledger, self.time_unit, self.naive_zone, self.epoch_only
+        )
         reading = Reading(options, ledger, self.block_size(options))
         total = total_column(table.sample.columns, present.get("prompt_tokens"))
         cached = present.get("cached_tokens") or present.get("cache_write_tokens")

@@ -60,6 +60,7 @@ FORMATS = (
         optional=("total_hashes", "block_size", "provided_session_id", "poor_man_session_id", "duration_e2e_ms"),
         containers=("parquet",),
         time_unit="ms",
+        epoch_only=True,
         extra=("duration_e2e_ms", "poor_man_session_id", "block_size"),
         hook=_hook,
     ),

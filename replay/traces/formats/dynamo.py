@@ -41,12 +41,13 @@ def _expand(record: dict[str, Any], line: int, reading: RecordReading) -> list[R
     start, end = scaled_ns(received, _MS), scaled_ns(event.get("event_time_unix_ms"), _MS)
     if start is None and end is not None and spent is not None:
         start = end - spent
+        received = f"{start // _MS}.{start % _MS:06d}"
         reading.ledger.assumed["arrival"] = (
             "where request_received_ms is missing: the time of the end less total_time_ms"
         )
     prompt = request.get("input_tokens")
     row: Row = {
-        "arrival": start,
+        "arrival": received,
         "prompt_tokens": replay.get("input_length") if prompt is None else prompt,
         "output_tokens": request.get("output_tokens"),
         "cached_tokens": request.get("cached_tokens"),
@@ -106,8 +107,8 @@ FORMATS = (
             "prefix_blocks": "event.request.replay.input_sequence_hashes",
             "request_id": "event.request.request_id",
         },
-        time_unit="ns",
-        said_unit="ms",
+        time_unit="ms",
+        epoch_only=True,
         numbered=True,
     ),
 )

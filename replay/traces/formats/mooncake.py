@@ -87,12 +87,11 @@ def _sessions(record: dict[str, Any], line: int, reading: RecordReading) -> list
         "priority": record.get("priority"),
         "request_id": record.get("request_id"),
     }
-    if (
-        reading.options.time_unit is None
-        and isinstance(stamp, str)
-        and casts.has_fractions(casts.decimal(pl.Series([stamp])))
-    ):
-        raise _fractions("timestamp" if "timestamp" in record else "created_time")
+    delay = record.get("delay", record.get("delay_ms", record.get("tool_wait_ms")))
+    for column, value in (("timestamp", stamp), ("delay", delay)):
+        asked = reading.options.time_unit is None and isinstance(value, str)
+        if asked and casts.has_fractions(casts.decimal(pl.Series([value]))):
+            raise _fractions(column)
     before = last.get(str(session)) if session is not None else None
     waits = record.get("wait_for")
     if waits:
@@ -105,9 +104,9 @@ def _sessions(record: dict[str, Any], line: int, reading: RecordReading) -> list
             reading.ledger.warn(
                 "wait_for", "some requests wait for several others; they are linked to the one that is last in the file"
             )
-    delay = record.get("delay", record.get("delay_ms", record.get("tool_wait_ms")))
-    if stamp is None:
-        _close(row, before, delay, number)
+    delay_ns = scaled_ns(delay, UNIT_NS[reading.options.time_unit or "ms"])
+    if stamp is None or (delay_ns is not None and before is not None):
+        _close(row, before, delay_ns, number)
     if session is not None:
         last[str(session)] = number
     if record.get("request_id") is not None:
@@ -115,9 +114,8 @@ def _sessions(record: dict[str, Any], line: int, reading: RecordReading) -> list
     return [row]
 
 
-def _close(row: Row, before: int | None, delay: Any, number: int) -> None:
-    """A turn without a time of its own: after its predecessor, plus the delay; or the rule that it breaks."""
-    delay_ns = scaled_ns(delay, UNIT_NS["ms"])
+def _close(row: Row, before: int | None, delay_ns: int | None, number: int) -> None:
+    """A turn after its predecessor, plus the delay; or the rule that it breaks."""
     if delay_ns is None:
         row["rule"], row["column"] = "missing_arrival", "timestamp"
     elif delay_ns < 0:

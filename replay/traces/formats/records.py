@@ -92,6 +92,8 @@ class RecordFormat:
     columns: Mapping[str, str] = field(default_factory=dict)
     """Field to the name of its place in the record, for messages and the report."""
     time_unit: TimeUnit | None = None
+    epoch_only: bool = False
+    """Arrivals are epoch times; others are asked about."""
     said_unit: str | None = None
     """The unit in the file, where ``expand`` hands on arrivals in ns."""
     naive_zone: tuple[str, str] | None = None
@@ -120,7 +122,7 @@ class RecordFormat:
         ledger.assumed["columns"] = ", ".join(f"{name}={place}" for name, place in self.columns.items())
         reading = RecordReading(options, ledger, self.block_size(options))
         own = options if self.said_unit is None else options.model_copy(update={"time_unit": None})
-        times = TimeParser(labels["arrival"], own, ledger, self.time_unit, self.naive_zone)
+        times = TimeParser(labels["arrival"], own, ledger, self.time_unit, self.naive_zone, self.epoch_only)
         shape = TokenShape(options, ledger, self.columns.get("cached_tokens"), None, self.cached_inside)
         held: list[Row] = []
         for records in records_of(table):

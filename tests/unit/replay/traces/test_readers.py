@@ -396,7 +396,7 @@ def test_mooncake_sessions_keep_the_closed_loop(lab) -> None:
         {"session_id": "a", "input_length": 20, "output_length": 2, "delay": 1500},
         {"session_id": "a", "input_length": 30, "output_length": 3, "delay": 0.5},
     ]
-    report = lab.read("".join(json.dumps(row) + "\n" for row in rows))
+    report = lab.read("".join(json.dumps(row) + "\n" for row in rows), time_unit="ms")
     assert report.cleaning.closed_loop_requests == 2
     assert lab.table.select("arrival_ns", "after_line", "delay_ns", "source_line").rows() == [
         (0, None, None, 1),
