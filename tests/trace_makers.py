@@ -159,7 +159,7 @@ def weka(found: list[Call]) -> bytes:
                     "hash_ids": list(range(c.prompt // 64)),
                     "stop": "tool_use",
                     "api_time": c.took_ms / 1000,
-                    "think_time": round(t - end, 3) if i else None,
+                    "think_time": max(0.0, round(t - end, 3)) if i else None,
                 }
             )
             end = t + c.took_ms / 1000

@@ -12,6 +12,7 @@ import pytest
 import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from trace_makers import MAKERS, Call
 
 from replay.errors import TraceError
 from replay.traces import canonical
@@ -145,11 +146,37 @@ def test_research_formats_round_trip(found) -> None:
         (burst, "burstgpt-v1", 10**9),
         (moon, "mooncake", 10**6),
     ):
-        report, table = read(("\n".join(lines) + "\n").encode())
+        unit = "ms" if form == "mooncake" else None
+        report, table = read(("\n".join(lines) + "\n").encode(), time_unit=unit)
         assert report.format == form
         assert table.select("arrival_ns", "prompt_tokens", "output_tokens").rows() == [
             ((t - first) * step, p, o) for t, p, o in found
         ]
+
+
+made = st.lists(
+    st.tuples(st.integers(0, 10**9), st.integers(1, 9000), st.integers(1, 5000), st.sampled_from(["s0", "s1", "s2"])),
+    min_size=3,
+    max_size=30,
+    unique_by=lambda call: call[0],
+)
+
+
+@settings(deadline=None, max_examples=40)
+@given(found=made, name=st.sampled_from(sorted(MAKERS)))
+def test_every_format_round_trips(found, name: str) -> None:
+    """Lengths come back whole, and times to the nanosecond where the format states them for every request."""
+    found.sort()
+    requests = [Call(at, prompt, output, session) for at, prompt, output, session in found]
+    report, table = read(MAKERS[name](requests), time_unit="ms" if name == "mooncake" else None)
+    assert (report.format, report.requests) == (name, len(requests))
+    lengths = sorted(table.select("prompt_tokens", "output_tokens").rows())
+    assert lengths == sorted((call.prompt, call.output) for call in requests)
+    if table["arrival_ns"].null_count() == 0 and name != "weka-agentic":
+        first = requests[0].at_ms
+        assert table["arrival_ns"].to_list() == [(call.at_ms - first) * 10**6 for call in requests]
+    after = table.filter(pl.col("after_line").is_not_null())
+    assert set(after["after_line"].to_list()) <= set(table["source_line"].to_list())
 
 
 blows = st.tuples(st.sampled_from(["flip", "cut", "splice"]), st.floats(0, 1), st.integers(0, 255))
