@@ -42,5 +42,6 @@ class LogText:
 def open_log(source: Source) -> LogText:
     """The lines of the beginning as a sample."""
     first = next(lines.batches(source))
-    texts = [text for text in first.data.decode("utf-8").split("\n") if text.strip()][:_SAMPLE_LINES]
+    head = first.data.split(b"\n", _SAMPLE_LINES)[:_SAMPLE_LINES]
+    texts = [line.decode("utf-8") for line in head if line.strip()]
     return LogText(source, Sample("text", (TEXT,), tuple({TEXT: text} for text in texts)))

@@ -276,8 +276,10 @@ def measure(path: Path, meta: Meta, span_ns: int, tick: Callable[[], None]) -> M
 
 def _twins(frame: pl.DataFrame) -> int:
     """Rows that are equal to one or two others. Larger groups are bursts of one kind of request, not a file twice."""
+    at = pl.col("arrival_ns")
+    tied = frame.filter(((at == at.shift(1)) | (at == at.shift(-1))).fill_null(value=False))
     columns = ["arrival_ns", "prompt_tokens", "output_tokens", "model", "tenant", "session", "status"]
-    groups = frame.group_by(columns).len()
+    groups = tied.group_by(columns).len()
     return int(groups.filter(pl.col("len").is_between(2, 3))["len"].sum())
 
 

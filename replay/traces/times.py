@@ -187,9 +187,9 @@ class TimeParser:
             .otherwise(pl.lit(None, dtype=pl.String))
         )
         result = rules.to_series()
-        inside = self._in_band(numbers, self.unit)
-        other = (~inside if self.epoch else inside) & numbers.is_not_null()
-        if bool(other.any()):
+        if self._some_other_kind(values, missing=numbers.null_count()):
+            inside = self._in_band(numbers, self.unit)
+            other = (~inside if self.epoch else inside) & numbers.is_not_null()
             keeps = result.is_null() | (result == "time_out_of_range")
             result = result.set(other & keeps.fill_null(value=True), "other_time_unit")
         return values, result if result.null_count() < len(result) else None
@@ -238,6 +238,13 @@ class TimeParser:
             self.fold[day] = (max(latest, when), turned)
             second.append(turned)
         return pl.Series("second", second, dtype=pl.Boolean)
+
+    def _some_other_kind(self, values: pl.Series, *, missing: int) -> bool:
+        """Whether any time may be relative among epoch times, or the other way round; looks at the extremes only."""
+        low, high = values.min(), values.max()
+        if values.null_count() > missing or not isinstance(low, int) or not isinstance(high, int):
+            return True
+        return low < _EPOCH_2001_S * 10**9 if self.epoch else high >= _EPOCH_2001_S * 10**9
 
     def _typed(self, series: pl.Series) -> Cast:
         kind = cast(pl.Datetime, series.dtype)

@@ -3,6 +3,7 @@
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,7 +86,63 @@ def test_burstgpt_failures_stay_as_arrivals(reference_dir: Path, tmp_path: Path)
     assert workload.n == sum(row[3] != "0" and row[2] != "0" for row in rows)
 
 
+def test_dynamo_requests_among_tool_events(reference_dir: Path, tmp_path: Path) -> None:
+    """61 events: 17 requests, 44 of tools. Hashes exceed 2^63; a sub-agent's first request follows its parent's."""
+    report = ingest(reference_dir / "traces/dynamo/pi_request_trace.jsonl.gz", tmp_path / "out.parquet")
+    assert (report.format, report.requests, sum(report.cleaning.not_requests.values())) == (
+        "dynamo-request-trace",
+        17,
+        44,
+    )
+    assert (report.profile.sessions, report.cleaning.closed_loop_requests) == (5, 15)
+    assert report.profile.prefix is not None
+    assert (report.profile.prefix.block_size_tokens, report.profile.prefix.blocks) == (16, 4_163)
+
+
+def test_weka_sessions_with_their_sub_agent(reference_dir: Path, tmp_path: Path) -> None:
+    """58 sessions of 3,202 requests and a sub-agent with two more."""
+    path = reference_dir / "traces/weka-agentic/weka_dev_part0.jsonl.gz"
+    report = ingest(path, tmp_path / "out.parquet")
+    assert (report.format, report.requests, report.profile.sessions) == ("weka-agentic", 3_204, 58)
+    assert report.cleaning.closed_loop_requests == 3_204 - 58
+    prompt = output = blocks = 0
+
+    def walk(entries: list[dict[str, Any]]) -> None:
+        nonlocal prompt, output, blocks
+        for entry in entries:
+            if entry["type"] == "subagent":
+                walk(entry["requests"])
+            else:
+                prompt, output = prompt + entry["in"], output + entry["out"]
+                blocks += len(entry["hash_ids"])
+
+    for line in gzip.decompress(path.read_bytes()).decode().splitlines():
+        walk(json.loads(line)["requests"])
+    assert (report.prompt_tokens, report.output_tokens) == (prompt, output)
+    assert report.profile.prefix is not None
+    assert report.profile.prefix.blocks == blocks
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "arxiv_summarization_stats_llama2_tokenizer_filtered_v2.csv.gz",
+        "sharegpt_8k_filtered_stats_llama2_tokenizer.csv.gz",
+    ],
+)
+def test_lengths_without_times_are_named(reference_dir: Path, tmp_path: Path, name: str) -> None:
+    with pytest.raises(TraceError, match="lengths without times"):
+        ingest(reference_dir / "traces/lengths" / name, tmp_path / "out.parquet")
+
+
 SAMPLES = {
+    "aiperf-profile-export.jsonl": ("aiperf-profile-export", 25),
+    "blis-tracev2.csv": ("blis-tracev2", 25),
+    "dynamo-request-trace.jsonl": ("dynamo-request-trace", 27),
+    "ghcp-coding-agent-2026.jsonl": ("ghcp-coding-agent-2026", 82),
+    "llmservingsim.jsonl": ("llmservingsim", 38),
+    "tracelab-rounds.jsonl": ("tracelab", 24),
+    "weka-agentic.jsonl": ("weka-agentic", 83),
     "azure-llm-2023.csv": ("azure-llm-2023", 30),
     "azure-llm-2024.csv": ("azure-llm-2024", 30),
     "azure-lmm-2025.csv": ("azure-lmm-2025", 30),
@@ -112,4 +169,12 @@ def test_every_sample_is_read_or_refused_with_a_reason(reference_dir: Path, tmp_
             read[path.name] = (report.format, report.requests)
     assert all(error.detail and error.errors for error in refused.values())
     assert read.items() >= SAMPLES.items()
-    assert "vidur-lengths.csv" not in read, "lengths without times are no trace"
+    named = {name for name, error in refused.items() if error.code == "trace.no_requests"}
+    assert named >= {
+        "blis-tracev2.yaml",
+        "servegen-client-dataset.json",
+        "servegen-client-trace.csv",
+        "servegen-offline-hash.jsonl",
+        "servegen-offline-stat.jsonl",
+        "vidur-lengths.csv",
+    }
