@@ -145,6 +145,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long, whatever --cases says")
     parser.add_argument("--samples", type=Path, default=SAMPLES)
     chosen = parser.parse_args()
     seeds = {name: make(calls()) for name, make in MAKERS.items()}
@@ -155,9 +156,12 @@ def main() -> None:
     outcomes: Counter[str] = Counter()
     signal.signal(signal.SIGALRM, _alarm)
     began = time.monotonic()
-    failed = 0
+    failed = done = 0
     with tempfile.TemporaryDirectory() as name:
         for case in range(chosen.cases):
+            if time.monotonic() - began > chosen.seconds:
+                break
+            done += 1
             rng = random.Random(chosen.seed * 10**9 + case)
             seed = names[case % len(names)]
             data = damage(seeds[seed], seeds[rng.choice(names)], rng)
@@ -172,7 +176,7 @@ def main() -> None:
             finally:
                 signal.alarm(0)
     spent = time.monotonic() - began
-    print(f"{chosen.cases:,} cases of {len(names)} files in {spent:,.0f} s: {failed:,} failed")
+    print(f"{done:,} cases of {len(names)} files in {spent:,.0f} s: {failed:,} failed")
     for code, count in outcomes.most_common():
         print(f"{count:8,}  {code}")
     sys.exit(1 if failed else 0)
