@@ -52,6 +52,7 @@ def _zip() -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         archive.writestr("../../etc/cron.d/x", CSV)
+        archive.writestr("second-../../etc/cron.d/x", CSV)
     return out.getvalue()
 
 
@@ -111,7 +112,7 @@ CASES: dict[str, bytes] = {
     "gzip bomb behind good rows": gzip.compress(CSV) + _zeros(2048),
     "truncated zstd": zstandard.compress(CSV * 100)[:-10],
     "zstd bomb": zstandard.compress(b"0" * 256 * 1024**2),
-    "zip": _zip(),
+    "zip of two files": _zip(),
     "tar in gzip": _tar(),
     "a json array cut short": json.dumps([{"timestamp": 1, "input_length": 5, "output_length": 2}] * 30).encode()[:-40],
     "a json array of arrays": json.dumps([[1, 5, 2]] * 30).encode(),
