@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 def command(file: Path, out: Path | None, as_json: bool, **how: Any) -> None:
     """Read and clean a trace file; print what was kept, rejected and assumed.
 
-    FILE may be plain, gzip or zstd. Its format is recognised from its content; --format and --map say it outright.
+    FILE may be plain, gzip, zstd or a zip of one file. Its format is recognised from its content; --format and
+    --map say it outright.
     """
     from replay.traces.ingest import ingest
     from replay.traces.report import ingest_answer

@@ -27,7 +27,7 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
 _RAW_BODY = {
     "requestBody": {
         "required": True,
-        "description": "The file itself: CSV, JSONL or Parquet, plain, gzip or zstd",
+        "description": "The file itself: CSV, JSON or Parquet, plain, gzip, zstd or a zip of one file",
         "content": {"application/octet-stream": _BINARY},
     }
 }

@@ -67,7 +67,6 @@ class Ledger:
     """Records of the file that are no requests (tool calls, spans around calls), by kind: neither kept nor rejected."""
     block_size: int | None = None
     """Tokens of a prefix block, where the file itself says."""
-    prefix_scope: str = "global"
     doubtful_unit: str | None = None
     """The column of a format whose numbers are often written in another unit than its publisher's."""
     retried: int = 0

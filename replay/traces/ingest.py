@@ -160,7 +160,6 @@ def _meta(spool: Spool, ledger: Ledger, chosen: Format, options: IngestOptions) 
         ledger.time_zone = "UTC"
     return Meta(
         block_size_tokens=(ledger.block_size or chosen.block_size(options)) if spool.has_blocks else None,
-        prefix_scope=ledger.prefix_scope,
         start_epoch_ns=first if absolute else None,
         zone=(options.time_zone or ledger.time_zone or "UTC") if absolute else None,
     )
@@ -253,10 +252,11 @@ def _clock_warnings(ledger: Ledger, measured: Measured, moved: int, span_ns: int
             f"{missing:.1%} of the requests lack a length: a replay leaves them out and so understates the load",
         )
     if measured.closed_loop:
+        lost = f", and leaves out the {measured.timeless:,} that have no time of their own" if measured.timeless else ""
         ledger.warn(
             "closed_loop",
-            f"{measured.closed_loop:,} requests start only when another has ended (closed loop); {measured.timeless:,} "
-            "of them have no time of their own, and a replay that does not follow sessions leaves those out",
+            f"{measured.closed_loop:,} requests start only when another has ended (closed loop); a replay that does "
+            f"not follow sessions sends them at the old system's times{lost}",
         )
     if ledger.retried:
         ledger.warn(
