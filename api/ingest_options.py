@@ -49,6 +49,7 @@ def upload_parameters(
         str | None,
         Query(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._+/-]*$", description="IANA zone of times without one"),
     ] = None,
+    year: Annotated[int | None, Query(ge=2000, le=2099, description="Year of a log whose times have none")] = None,
     repeated_hour: Annotated[
         RepeatedHour, Query(description="Which hour a local time means that daylight saving repeats")
     ] = "refuse",
@@ -70,6 +71,7 @@ def upload_parameters(
         "mapping": parse_mapping(map or ()),
         "time_unit": time_unit,
         "time_zone": zone,
+        "year": year,
         "repeated_hour": repeated_hour,
         "prompt_includes_cached": prompt_includes_cached,
         "rows_are_requests": rows_are_requests,

@@ -125,6 +125,7 @@ format_options = options(
     click.option(
         "--zone", "--time-zone", "time_zone", metavar="ZONE", help="IANA zone of times without one, e.g. UTC."
     ),
+    click.option("--year", type=click.IntRange(2000, 2099), help="Year of a log whose times have none."),
     click.option(
         "--repeated-hour",
         type=click.Choice(["first", "second", "order"]),
@@ -269,6 +270,7 @@ def ingest_options_of(
     mapping: Sequence[str],
     time_unit: str | None,
     time_zone: str | None,
+    year: int | None,
     repeated_hour: str | None,
     prompt_includes_cached: bool | None,
     rows_are_requests: bool | None,
@@ -284,6 +286,7 @@ def ingest_options_of(
         "mapping": parse_mapping(mapping),
         "time_unit": time_unit,
         "time_zone": time_zone,
+        "year": year,
         "repeated_hour": repeated_hour,
         "prompt_includes_cached": prompt_includes_cached,
         "rows_are_requests": rows_are_requests,

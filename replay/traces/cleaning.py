@@ -71,6 +71,8 @@ class Ledger:
     """The column of a format whose numbers are often written in another unit than its publisher's."""
     retried: int = 0
     """Requests whose id an earlier one had, at another time."""
+    arrivals_only: str | None = None
+    """Why a file without any lengths is read all the same: its arrivals are sure."""
     time_unit: str = ""
     time_zone: str | None = None
 

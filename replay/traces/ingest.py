@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +13,7 @@ from replay.traces.aggregates import check_columns, check_plausible, check_rows_
 from replay.traces.canonical import Meta
 from replay.traces.cleaning import Ledger
 from replay.traces.delimited import open_delimited
+from replay.traces.envelope import container_log, unwrapped
 from replay.traces.formats import all_formats
 from replay.traces.formats.base import Format
 from replay.traces.formats.generic import unknown_columns
@@ -28,6 +30,7 @@ from replay.traces.spool import Spool
 from replay.traces.times import EPOCH_2000_NS
 
 NS = 10**9
+_LOG_BRACKET = re.compile(rb"\[\s*(?:[A-Za-z]|\d{4}-\d\d-\d\d)")
 
 
 def ingest(
@@ -68,7 +71,7 @@ def ingest(
             span_ns = (spool.last_ns or 0) - (spool.first_ns or 0)
             measured = measure(staged, meta, span_ns, tick)
             moved = spool.moved
-        _check_lengths(measured)
+        _check_lengths(measured, ledger)
         check_rows_are_requests(table.sample, measured, options)
         check_plausible(ledger, measured, moved, options)
         report = _report(chosen, why, ledger, measured, moved, span_ns)
@@ -80,23 +83,37 @@ def ingest(
 
 def open_table(source: Source) -> Table:
     """The container of the content: Parquet, JSON lines, an array or objects, a log that a format knows, or delimited
-    text."""
+    text. A JSON document that wraps its rows (``{"data": [...]}``) is opened as its rows."""
     if source.is_parquet:
         return open_parquet(source)
     first = next(line_batches(source), None)
     if first is not None and _begins_like_json(first.data):
-        return open_json(source)
+        table = open_json(source)
+        inner = container_log(table)
+        return inner if inner is not None and _is_known_log(inner.sample) else unwrapped(table)
     if first is not None and first.data.strip():
         log = open_log(source)
-        if log.sample.rows and any(form.detect(log.sample) is not None for form in all_formats()):
+        if _is_known_log(log.sample):
             return log
+        if _is_cut_json(log.sample):
+            return unwrapped(open_json(source))
     return open_delimited(source)
 
 
 def _begins_like_json(data: bytes) -> bool:
     """An object, or an array of objects: a log line may begin with a bracket, too."""
     start = data.lstrip()
-    return start[:1] == b"{" or (start[:1] == b"[" and not start[1:].lstrip()[:1].isalpha())
+    return start[:1] == b"{" or (start[:1] == b"[" and _LOG_BRACKET.match(start) is None)
+
+
+def _is_known_log(sample: Sample) -> bool:
+    return bool(sample.rows) and any(form.detect(sample) is not None for form in all_formats())
+
+
+def _is_cut_json(sample: Sample) -> bool:
+    """Whether a rotated log of JSON lines begins in the middle of one: all lines but the first few are objects."""
+    objects = sum(row["line"].lstrip().startswith("{") for row in sample.rows)
+    return bool(objects >= 2 and objects > 0.8 * len(sample.rows))
 
 
 def choose(sample: Sample, options: IngestOptions) -> tuple[Format, str]:
@@ -165,8 +182,15 @@ def _meta(spool: Spool, ledger: Ledger, chosen: Format, options: IngestOptions) 
     )
 
 
-def _check_lengths(measured: Measured) -> None:
-    """A trace without lengths cannot be replayed; 20,000 requests of 0 tokens must never look like a light load."""
+def _check_lengths(measured: Measured, ledger: Ledger) -> None:
+    """A trace without lengths cannot be replayed; 20,000 requests of 0 tokens must never look like a light load.
+
+    A server's log that cannot hold them is kept for its arrivals; a workload made of it is refused.
+    """
+    if ledger.arrivals_only is not None:
+        if measured.requests in (measured.missing_prompt, measured.missing_output):
+            ledger.warn("arrivals_only", f"arrivals only, it cannot be replayed: {ledger.arrivals_only}")
+        return
     for name, missing in (("prompt_tokens", measured.missing_prompt), ("output_tokens", measured.missing_output)):
         if missing == measured.requests:
             cure = f"map {name} to a column that holds token counts"

@@ -63,6 +63,8 @@ class IngestOptions(Spec):
     """Unit of numeric times, where the format does not fix it."""
     time_zone: str | None = Field(default=None, max_length=100)
     """IANA zone of times that carry no zone; ``None``: the format's own, else such times are refused."""
+    year: int | None = Field(default=None, ge=2000, le=2099)
+    """Year of the first line of a log whose times have none; ``None``: its times count from its beginning."""
     repeated_hour: RepeatedHour = "refuse"
     """Local times in the hour that daylight saving repeats: the ``first`` or the ``second`` of the two, or by the
     file's ``order`` (the second from the row on where the clock goes back)."""

@@ -65,6 +65,8 @@ class RecordReading(Reading):
     """Requests booked so far."""
     expanded: int = 0
     """Requests that ``expand`` has returned so far: the number, from 0, of the next one."""
+    table: Table | None = None
+    """The file, for formats that must look at all of it before the first row."""
 
     def not_request(self, kind: str) -> None:
         """Books a record that is no request."""
@@ -96,17 +98,23 @@ class RecordFormat:
     """Arrivals are epoch times; others are asked about."""
     said_unit: str | None = None
     """The unit in the file, where ``expand`` hands on arrivals in ns."""
+    computes_times: bool = False
+    """``expand`` hands on arrivals that it computed: ``time_unit`` of the options is not about them."""
     naive_zone: tuple[str, str] | None = None
     blocks: int | None = None
     block_rule: str = "ceil"
     """How many ids a prompt has: ``ceil``, ``floor`` or ``either`` of prompt over block size."""
     cached_inside: bool | None = True
+    settles_cached: bool = False
+    """``expand`` gives whole prompts and heeds ``prompt_includes_cached`` itself."""
     numbered: bool = False
     """A record holds several requests, or requests follow each other: ``source_line`` is then the request's number in
     the file, and ``after_back`` says how many requests before this one its predecessor stands."""
     zero_output_is_failure: bool = False
     arrival_optional: bool = False
     """Closed-loop rows may lack a time of their own."""
+    arrivals_only: str | None = None
+    """Why a file without any lengths is read all the same."""
 
     def detect(self, sample: Sample) -> Match | None:
         """See Format."""
@@ -118,12 +126,15 @@ class RecordFormat:
 
     def read(self, table: Table, options: IngestOptions, ledger: Ledger) -> Iterator[pl.DataFrame]:
         """See Format."""
+        ledger.arrivals_only = self.arrivals_only
         labels = {name: self.columns.get(name, name) for name in FIELDS}
         ledger.assumed["columns"] = ", ".join(f"{name}={place}" for name, place in self.columns.items())
-        reading = RecordReading(options, ledger, self.block_size(options))
-        own = options if self.said_unit is None else options.model_copy(update={"time_unit": None})
+        reading = RecordReading(options, ledger, self.block_size(options), table=table)
+        computed = self.computes_times or self.said_unit is not None
+        own = options.model_copy(update={"time_unit": None}) if computed else options
         times = TimeParser(labels["arrival"], own, ledger, self.time_unit, self.naive_zone, self.epoch_only)
-        shape = TokenShape(options, ledger, self.columns.get("cached_tokens"), None, self.cached_inside)
+        settled = options.model_copy(update={"prompt_includes_cached": None}) if self.settles_cached else options
+        shape = TokenShape(settled, ledger, self.columns.get("cached_tokens"), None, self.cached_inside)
         held: list[Row] = []
         for records in records_of(table):
             ledger.account(Batch(pl.DataFrame(), list(records.faults), records.blank), pl.DataFrame())

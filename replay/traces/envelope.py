@@ -1,0 +1,98 @@
+"""JSON documents that wrap their rows: ``{"data": [...], "meta": ...}`` as web APIs answer, ``{"records": [...]}``; and
+lines of a container's log that its runtime wrapped, ``{"log": "...", "stream": "stderr", "time": "..."}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import polars as pl
+
+from replay.traces.jsontext import JsonArray, JsonLines, JsonObjects, Records, flat_names, pick, to_batch
+from replay.traces.logtext import TEXT
+from replay.traces.rows import LINE, Batch, Fault, Sample
+
+_KEYS = ("data", "records", "Records", "observations")
+_SAMPLE_ROWS = 200
+
+
+@dataclass(frozen=True)
+class Wrapped:
+    """The rows inside the objects of another table; a row's line is that of its document."""
+
+    outer: JsonLines | JsonArray | JsonObjects
+    key: str
+    sample: Sample
+
+    def records(self, columns: Sequence[str] = ()) -> Iterator[Records]:
+        """The rows of one batch of documents at a time."""
+        return (_inside(records, self.key) for records in self.outer.records())
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Batch]:
+        """All rows, only the wanted columns."""
+        wanted = list(dict.fromkeys(columns))
+        return (to_batch(records, wanted) for records in self.records())
+
+
+def _inside(records: Records, key: str) -> Records:
+    found = Records([], [], list(records.faults), records.blank)
+    for line, document in zip(records.numbers, records.objects, strict=True):
+        rows = document.get(key)
+        for row in rows if isinstance(rows, list) else [None]:
+            if isinstance(row, dict):
+                found.numbers.append(line)
+                found.objects.append(row)
+            else:
+                found.faults.append(Fault(line, "not_an_object", key))
+    return found
+
+
+def _key(sample: Sample) -> str | None:
+    """The key under which every document of the sample has a list of objects."""
+    for key in _KEYS:
+        lists = [row.get(key) for row in sample.rows]
+        if lists and all(isinstance(rows, list) and all(isinstance(row, dict) for row in rows) for rows in lists):
+            return key if any(lists) else None
+    return None
+
+
+@dataclass(frozen=True)
+class ContainerLog:
+    """A log that Docker's json-file driver wrote; each line as text with its time before it, as Kubernetes has it."""
+
+    outer: JsonLines
+    sample: Sample
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Batch]:
+        """All lines as text."""
+        for records in self.outer.records():
+            lines = [_line(row) for row in records.objects]
+            frame = pl.DataFrame({LINE: records.numbers, TEXT: lines}, schema={LINE: pl.Int64(), TEXT: pl.String()})
+            yield Batch(frame, records.faults, records.blank)
+
+
+def _line(row: dict[str, Any]) -> str:
+    log = str(row.get("log") or "")
+    return f"{row.get('time')} {row.get('stream')} {'F' if log.endswith(chr(10)) else 'P'} {log.rstrip()}"
+
+
+def container_log(table: JsonLines | JsonArray | JsonObjects) -> ContainerLog | None:
+    """The log inside, where the lines are wrapped by a container runtime."""
+    sample = table.sample
+    if not isinstance(table, JsonLines) or not sample.has("log", "stream", "time"):
+        return None
+    return ContainerLog(table, Sample("text", (TEXT,), tuple({TEXT: _line(row)} for row in sample.rows)))
+
+
+def unwrapped(table: JsonLines | JsonArray | JsonObjects) -> JsonLines | JsonArray | JsonObjects | Wrapped:
+    """The table itself, or the rows that its documents wrap."""
+    key = _key(table.sample)
+    if key is None:
+        return table
+    rows: list[dict[str, Any]] = list(chain.from_iterable(row[key] for row in table.sample.rows))[:_SAMPLE_ROWS]
+    columns = tuple(dict.fromkeys(chain.from_iterable(map(flat_names, rows))))
+    flat = tuple({name: pick(row, name) for name in columns} for row in rows)
+    return Wrapped(table, key, Sample(table.sample.container, columns, flat))

@@ -1,0 +1,307 @@
+"""Token counts out of the ``usage`` objects of the providers: what counts as prompt, cached, output, reasoning.
+
+Shapes (rules of the providers' API references):
+
+- OpenAI chat (``prompt_tokens``), Responses (``input_tokens`` with ``input_tokens_details``), OpenTelemetry: the input
+  holds what came from a cache;
+- Anthropic (``input_tokens`` with ``cache_read_input_tokens``, ``cache_creation_input_tokens``) and Amazon Bedrock:
+  the input is the uncached rest, the prompt is the sum of the three;
+- Gemini (``promptTokenCount``): cached ones included, ``thoughtsTokenCount`` beside the candidates.
+
+Reasoning is part of the output, except where ``total = prompt + output + reasoning`` shows that it is not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Literal
+
+from replay.errors import FieldError, TraceError
+from replay.traces.formats.records import RecordReading, Row, records_of
+from replay.traces.formats.values import BadCountError, count, known, obj, pick_key
+
+CachedSide = Literal["included", "excluded"]
+"""Whether an input holds the cached tokens."""
+
+_PROMPT = ("prompt_tokens", "promptTokens", "promptTokenCount", "input_tokens", "inputTokens", "inputTokenCount")
+_OUTPUT = (
+    "completion_tokens", "completionTokens", "candidatesTokenCount", "output_tokens", "outputTokens",
+    "outputTokenCount",
+)  # fmt: skip
+_TOTAL = ("total_tokens", "totalTokens", "totalTokenCount")
+_READ_INSIDE = ("cached_tokens", "cachedContentTokenCount", "prompt_cache_hit_tokens")
+_READ_BESIDE = (
+    "cache_read_input_tokens", "cacheReadInputTokens", "cacheReadInputTokenCount", "prompt_cache_read_tokens",
+)  # fmt: skip
+_CREATED = (
+    "cache_creation_input_tokens", "cacheWriteInputTokens", "cacheWriteInputTokenCount", "prompt_cache_write_tokens",
+)  # fmt: skip
+_PROMPT_DETAILS = ("prompt_tokens_details", "input_tokens_details", "promptTokensDetails", "input_token_details")
+_OUTPUT_DETAILS = ("completion_tokens_details", "output_tokens_details", "output_token_details")
+_REASONING = ("reasoning_tokens", "thoughtsTokenCount", "reasoning", "reasoningTokens")
+_LARGER_SHARE = 0.2
+_EXCLUDES = ("input_tokens", "inputTokens", "inputTokenCount")
+"""Names of an input that, beside ``cache_read...``, is the uncached rest."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A usage object taken apart. A value that is no whole number is ``bad``; the cast will name its rule."""
+
+    given: int | None = None
+    output: int | None = None
+    read: int | None = None
+    created: int | None = None
+    reasoning: int | None = None
+    total: int | None = None
+    side: CachedSide | None = None
+    """By the shape's own definition; ``None``: it has none."""
+    bad: tuple[str, str] | None = None
+    """Canonical field and what the source says there."""
+
+    @property
+    def extra(self) -> int:
+        """Tokens read from or written to a cache."""
+        return (self.read or 0) + (self.created or 0)
+
+    def shows(self) -> CachedSide | None:
+        """What the numbers of the row alone prove or, with a total, say."""
+        if self.given is None or self.extra == 0:
+            return None
+        if self.extra > self.given:
+            return "excluded"
+        if self.total is None or self.output is None:
+            return None
+        if self.total == self.given + self.extra + self.output:
+            return "excluded"
+        return "included" if self.total == self.given + self.output else None
+
+    def by_total(self) -> int | None:
+        """The whole prompt as the total less the output, where it can be: at least the input, at most all parts."""
+        if self.given is None or self.total is None or self.output is None:
+            return None
+        prompt = self.total - self.output
+        return prompt if self.given <= prompt <= self.given + self.extra else None
+
+    def row(self, side: CachedSide | None, prompt: int | None = None) -> Row:
+        """The canonical counts; ``prompt``: the whole prompt, where it is known by other means."""
+        if self.bad is not None:
+            return {"prompt_tokens": None, "output_tokens": None, self.bad[0]: self.bad[1]}
+        if prompt is None:
+            prompt = self.given
+            if side == "excluded" and prompt is not None:
+                prompt += self.extra
+        output = self.output
+        if self.reasoning and output is not None and prompt is not None:
+            beside = self.total in (prompt + output + self.reasoning, (self.given or 0) + output + self.reasoning)
+            if beside or self.reasoning > output:
+                output += self.reasoning
+        return {
+            "prompt_tokens": prompt,
+            "output_tokens": output,
+            "cached_tokens": self.read,
+            "reasoning_tokens": self.reasoning,
+        }
+
+
+def is_usage(value: object) -> bool:
+    """Whether an object counts input and output tokens under names of a provider."""
+    return isinstance(value, dict) and any(n in value for n in _PROMPT) and any(n in value for n in _OUTPUT)
+
+
+@lru_cache(maxsize=4096)
+def _names(keys: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """Of each list of names those that an object of these keys has, in the list's order."""
+    lists = (
+        _PROMPT,
+        _OUTPUT,
+        _TOTAL,
+        _READ_INSIDE,
+        _READ_BESIDE,
+        _CREATED,
+        _REASONING,
+        _PROMPT_DETAILS,
+        _OUTPUT_DETAILS,
+    )
+    return tuple(tuple(name for name in names if name in keys) for names in lists)
+
+
+def parts_of(usage: Mapping[str, Any]) -> Parts:
+    """A ``usage`` object of any provider, taken apart."""
+    prompt, output, total, inside_names, beside_names, created, reasoning, prompt_more, output_more = _names(
+        tuple(usage)
+    )
+    prompt_details = obj(pick_key(usage, *prompt_more)) if prompt_more else {}
+    output_details = obj(pick_key(usage, *output_more)) if output_more else {}
+    inside = pick_key(usage, *inside_names)
+    if inside is None and prompt_details:
+        inside = pick_key(prompt_details, *_READ_INSIDE, "cache_read")
+    beside = pick_key(usage, *beside_names)
+    thought = pick_key(usage, *reasoning)
+    if thought is None and output_details:
+        thought = pick_key(output_details, *_REASONING)
+    raw: dict[str, Any] = {
+        "prompt_tokens": pick_key(usage, *prompt),
+        "output_tokens": pick_key(usage, *output),
+        "cached_tokens": inside if inside is not None else beside,
+        "created": pick_key(usage, *created),
+        "reasoning_tokens": thought,
+        "total": pick_key(usage, *total),
+    }
+    side: CachedSide | None = None
+    if inside is not None and (beside is None or prompt_details):
+        side = "included"
+    elif not prompt_details and any(name in _EXCLUDES and known(usage[name]) for name in prompt):
+        side = "excluded"
+    if side == "included" and beside is None:
+        raw["created"] = None  # an OpenAI-shaped input holds what was written to the cache, too
+    return parts_from(raw, side)
+
+
+def parts_from(raw: Mapping[str, Any], side: CachedSide | None) -> Parts:
+    """Parts from raw values by canonical name (``created``: written to the cache; ``total``)."""
+    values: dict[str, int | None] = {}
+    for name in ("prompt_tokens", "output_tokens", "cached_tokens", "created", "reasoning_tokens", "total"):
+        value = raw.get(name)
+        if value is None:
+            values[name] = None
+            continue
+        try:
+            values[name] = count(value)
+        except BadCountError as error:
+            if name == "total":
+                values[name] = None
+                continue
+            return Parts(bad=("cached_tokens" if name == "created" else name, _shown(error.value)))
+    return Parts(
+        values["prompt_tokens"], values["output_tokens"], values["cached_tokens"], values["created"],
+        values["reasoning_tokens"], values["total"], side,
+    )  # fmt: skip
+
+
+def _shown(value: object) -> str:
+    return "{...}" if isinstance(value, (dict, list)) else str(value)
+
+
+@dataclass
+class CachedRule:
+    """Decides for one file whether inputs hold the cached tokens, where the numbers of a row do not show it.
+
+    ``parts`` gives the parts of all calls of a record with their group (a provider, a model): a group of which many
+    rows have more cached tokens than input has inputs without them, in all its rows. That takes a second look at the
+    whole file, made at the first row that needs it.
+    """
+
+    reading: RecordReading
+    parts: Callable[[dict[str, Any]], Iterable[tuple[str, Parts]]]
+    label: str
+    proofs: defaultdict[str, Counter[str]] | None = None
+
+    def row(self, group: str, parts: Parts) -> Row:
+        """The canonical counts of a call.
+
+        Raises:
+            TraceError: ``trace.ambiguous_cached`` where nothing decides.
+        """
+        if parts.bad is not None or parts.given is None or parts.extra == 0:
+            self._check_total(parts)
+            return parts.row(parts.side)
+        if parts.side is None and parts.total is not None and self.reading.options.prompt_includes_cached is None:
+            prompt = parts.by_total()
+            if prompt is None:
+                return {"rule": "contradicts", "column": self.label}
+            if prompt > (parts.given or 0):
+                self._added()
+            return parts.row(None, prompt)
+        side = self._side(group, parts)
+        if side == "excluded":
+            self._added()
+        return parts.row(side)
+
+    def _check_total(self, parts: Parts) -> None:
+        whole = (parts.given or 0) + (parts.output or 0)
+        if parts.total and parts.given and parts.output and parts.total not in (whole, whole + (parts.reasoning or 0)):
+            self.reading.ledger.warn(
+                "total", f"in some rows the total is not the sum of {self.label} and output; it was not used"
+            )
+
+    def _added(self) -> None:
+        self.reading.ledger.warn(
+            "cached_added",
+            f"{self.label} is the uncached rest in some rows: cache reads and writes were added to give the prompt",
+        )
+
+    def _side(self, group: str, parts: Parts) -> CachedSide:
+        option = self.reading.options.prompt_includes_cached
+        if option is not None:
+            return "included" if option else "excluded"
+        shown, side = parts.shows(), parts.side
+        if shown == "excluded" and (side == "excluded" or parts.extra <= (parts.given or 0)):
+            return "excluded"
+        proofs = self._survey()[group]
+        if proofs["larger"] >= _LARGER_SHARE * proofs["rows"]:
+            return "excluded"
+        if parts.extra > (parts.given or 0):
+            return (
+                side or "included"
+            )  # an odd row out: read by definition, and rejected where the parts exceed the whole
+        if side is not None and shown in (None, side):
+            return side
+        if side is None and shown is None and (proofs["included"] > 0) != (proofs["excluded"] > 0):
+            return "included" if proofs["included"] else "excluded"
+        raise self._doubt(parts)
+
+    def _survey(self) -> defaultdict[str, Counter[str]]:
+        """For each group: rows with cached tokens, those with more of them than input, and what totals say."""
+        if self.proofs is None:
+            self.proofs = defaultdict(Counter)
+            table = self.reading.table
+            for records in records_of(table) if table is not None else ():
+                for record in records.objects:
+                    for group, parts in self.parts(record):
+                        if parts.given is None or parts.extra == 0:
+                            continue
+                        proof = "larger" if parts.extra > parts.given else parts.shows()
+                        self.proofs[group].update(["rows", *([proof] if proof else [])])
+        return self.proofs
+
+    def _doubt(self, parts: Parts) -> TraceError:
+        given = parts.given or 0
+        told = "a total contradicts the names" if parts.shows() is not None else "nothing shows"
+        errors = [
+            FieldError(
+                f"{what}: a prompt of {tokens:,} tokens in the first such row: give prompt_includes_cached={value}",
+                field="prompt_includes_cached",
+                column=self.label,
+                rule="ambiguous_cached",
+                cure=f"prompt_includes_cached={value}",
+            )
+            for value, what, tokens in (
+                ("true", f"{self.label} holds the cached tokens", given),
+                ("false", "the cached tokens come on top", given + parts.extra),
+            )
+        ]
+        return TraceError(
+            "trace.ambiguous_cached",
+            f"some rows have cached tokens, and {told} whether {self.label} holds them "
+            f"({given:,} input, {parts.extra:,} cached). Say it by the parameter prompt_includes_cached (true, false)",
+            errors,
+        )
+
+
+def cached_rule(
+    reading: RecordReading, parts: Callable[[dict[str, Any]], Iterable[tuple[str, Parts]]], label: str
+) -> CachedRule:
+    """The file's one rule, made at first use."""
+    rule = reading.state.get("cached_rule")
+    if not isinstance(rule, CachedRule):
+        rule = reading.state["cached_rule"] = CachedRule(reading, parts, label)
+    return rule
+
+
+def without_side(parts: Parts) -> Parts:
+    """The parts of a source that defines nothing about cached tokens."""
+    return replace(parts, side=None)
