@@ -11,7 +11,15 @@ from typing import Any
 from replay.traces.formats.base import Match
 from replay.traces.formats.records import RecordFormat, RecordReading, Row
 from replay.traces.formats.usage import Parts, cached_rule, parts_of, without_side
-from replay.traces.formats.values import duration_ns, elapsed_ns, first, http_status, number, obj, text
+from replay.traces.formats.values import (
+    duration_ns,
+    first,
+    http_status,
+    number,
+    obj,
+    spent_ns,
+    text,
+)
 from replay.traces.rows import Sample
 
 _NO_ID = "00000000-0000-0000-0000-000000000000"
@@ -55,7 +63,7 @@ def _expand(record: dict[str, Any], line: int, reading: RecordReading) -> list[R
             "tenant": text(first(record.get("request_user_id"), record.get("helicone_user"))),
             "session": text(properties.get("helicone-session-id")),
             "source_ttft_ns": duration_ns(record.get("time_to_first_token"), "ms") if status == "ok" else None,
-            "source_e2e_ns": delay if delay is not None else elapsed_ns(start, end),
+            "source_e2e_ns": delay if delay is not None else spent_ns(reading.ledger, start, end),
             "request_id": text(record.get("request_id")),
         }
     ]

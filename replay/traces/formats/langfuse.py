@@ -22,6 +22,7 @@ from replay.traces.formats.values import (
     known,
     obj,
     pick_key,
+    spent_ns,
     text,
 )
 from replay.traces.rows import Sample
@@ -118,7 +119,7 @@ def _expand(record: dict[str, Any], line: int, reading: RecordReading) -> list[R
         reading.not_request(f"observations of type {kind[:20]}")
         return []
     key = text(record.get("id"))
-    if key in nesting(reading, _spans).repeats:
+    if hash(key) in nesting(reading, _spans).repeats:
         reading.not_request("generations around others")
         return []
     unit = str(_details(record).get("unit") or "TOKENS").upper()
@@ -136,7 +137,9 @@ def _expand(record: dict[str, Any], line: int, reading: RecordReading) -> list[R
             "tenant": text(_get(record, "user_id")),
             "session": text(_get(record, "session_id")),
             "source_ttft_ns": token if token is not None else duration_ns(_get(record, "time_to_first_token"), "s"),
-            "source_e2e_ns": elapsed_ns(start, end) if known(end) else duration_ns(record.get("latency"), "s"),
+            "source_e2e_ns": spent_ns(reading.ledger, start, end)
+            if known(end)
+            else duration_ns(record.get("latency"), "s"),
             "request_id": key,
         }
     ]

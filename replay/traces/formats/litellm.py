@@ -12,7 +12,16 @@ from typing import Any
 from replay.traces.formats.base import Match
 from replay.traces.formats.records import RecordFormat, RecordReading, Row
 from replay.traces.formats.usage import Parts, cached_rule, parts_from, parts_of
-from replay.traces.formats.values import duration_ns, elapsed_ns, first, moment_ns, number, obj, text
+from replay.traces.formats.values import (
+    duration_ns,
+    elapsed_ns,
+    first,
+    moment_ns,
+    number,
+    obj,
+    spent_ns,
+    text,
+)
 from replay.traces.rows import Sample
 
 _SPEND = (
@@ -37,6 +46,7 @@ _NO_GENERATION = (
 )  # fmt: skip
 """Parts of a ``call_type`` that generates no text on a language model."""
 _BRIDGE_NS = 10**9
+_MAX_SEEN = 100_000
 _FOLDED = {name.lower(): name for name in ("startTime", "endTime", "completionStartTime")}
 
 
@@ -99,7 +109,7 @@ def _expand(record: dict[str, Any], line: int, reading: RecordReading) -> list[R
     parts = _parts(record)
     row: Row = cached_rule(reading, _grouped, "prompt_tokens").row(_group(record), parts)
     start, end, token = record.get("startTime"), record.get("endTime"), record.get("completionStartTime")
-    e2e = elapsed_ns(start, end)
+    e2e = spent_ns(reading.ledger, start, end)
     ttft = elapsed_ns(start, token)
     if e2e == 0 and status != "cache_hit":
         e2e = None  # a failed call's end is set to its start
@@ -150,6 +160,8 @@ def _logged_twice(record: dict[str, Any], call_type: str, row: Row, end: Any, re
         return False
     seen: dict[tuple[Any, ...], tuple[str, Any, Any]] = reading.state.setdefault("calls", {})
     before = seen.get(counts)
+    if len(seen) > _MAX_SEEN:
+        seen.clear()  # both rows of a call are written at the same time, and so stand close to each other
     seen[counts] = (call_type, row["arrival"], end)
     if before is None or before[0] == call_type or not any("completion" in kind for kind in (before[0], call_type)):
         return False

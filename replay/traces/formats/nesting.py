@@ -27,10 +27,10 @@ class Span:
 
 @dataclass
 class Nesting:
-    """Keys of the calls that only repeat calls inside them."""
+    """Hashes of the keys of calls that only repeat calls inside them. Hashes keep a long file's ids small."""
 
-    repeats: set[str] = field(default_factory=set)
-    fuller: set[str] = field(default_factory=set)
+    repeats: set[int] = field(default_factory=set)
+    fuller: set[int] = field(default_factory=set)
     """Calls that are in the file several times, with counts and without."""
     others: int = 0
     """Calls around calls with counts of their own."""
@@ -52,19 +52,20 @@ def nesting(reading: RecordReading, spans: Callable[[dict[str, Any]], Iterable[S
 
 def _survey(reading: RecordReading, spans: Callable[[dict[str, Any]], Iterable[Span]]) -> Nesting:
     found = Nesting()
-    parent_of: dict[str, str] = {}
-    calls: dict[str, Tokens] = {}
+    parent_of: dict[int, int] = {}
+    calls: dict[int, Tokens] = {}
     for records in records_of(reading.table) if reading.table is not None else ():
         for record in records.objects:
             for span in spans(record):
+                key = hash(span.key)
                 if span.parent is not None:
-                    parent_of[span.key] = span.parent
+                    parent_of[key] = hash(span.parent)
                 if span.tokens is not None:
-                    before = calls.get(span.key, span.tokens)
+                    before = calls.get(key, span.tokens)
                     if (before == _UNKNOWN) != (span.tokens == _UNKNOWN):
-                        found.fuller.add(span.key)
-                    calls[span.key] = before if span.tokens == _UNKNOWN else span.tokens
-    inside: dict[str, list[str]] = {}
+                        found.fuller.add(key)
+                    calls[key] = before if span.tokens == _UNKNOWN else span.tokens
+    inside: dict[int, list[int]] = {}
     for key in calls:
         outer = _call_around(key, parent_of, calls)
         if outer is not None:
@@ -80,7 +81,7 @@ def _survey(reading: RecordReading, spans: Callable[[dict[str, Any]], Iterable[S
     return found
 
 
-def _call_around(key: str, parent_of: dict[str, str], calls: dict[str, Tokens]) -> str | None:
+def _call_around(key: int, parent_of: dict[int, int], calls: dict[int, Tokens]) -> int | None:
     """The nearest model call around this one. A chain that runs in a circle ends."""
     passed = {key}
     at = parent_of.get(key)

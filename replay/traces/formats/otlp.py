@@ -19,11 +19,11 @@ from replay.traces.formats.values import (
     BadCountError,
     count,
     duration_ns,
-    elapsed_ns,
     first,
     known,
     naive_ns,
     pick_key,
+    spent_ns,
     text,
 )
 from replay.traces.rows import Sample
@@ -62,6 +62,7 @@ _TTFT = (
     "gen_ai.latency.time_to_first_token",
     "gen_ai.server.time_to_first_token",
 )
+_HOLDERS = ("resourceSpans", "resource_spans", "batches", "trace")
 _VALUES = (
     "stringValue",
     "intValue",
@@ -82,9 +83,16 @@ def _get(item: dict[str, Any], camel: str, snake: str) -> Any:
     return item.get(camel) if camel in item else item.get(snake)
 
 
+def _resources(record: dict[str, Any]) -> Any:
+    """The list of resources: OTLP's, or as trace stores hand it out (``{"trace": ...}``, ``{"batches": ...}``)."""
+    holder = record.get("trace")
+    record = holder if isinstance(holder, dict) else record
+    return first(_get(record, "resourceSpans", "resource_spans"), record.get("batches"))
+
+
 def spans_of(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """All spans of a batch. An element that is no object is handed on, for the caller to count."""
-    for resource in _list(_get(record, "resourceSpans", "resource_spans")):
+    for resource in _list(_resources(record)):
         if not isinstance(resource, dict):
             continue
         scopes = first(_get(resource, "scopeSpans", "scope_spans"), resource.get("instrumentationLibrarySpans"))
@@ -192,7 +200,7 @@ def _safe(value: Any) -> int | None:
 
 
 def _expand(record: dict[str, Any], line: int, reading: RecordReading) -> list[Row]:
-    if _get(record, "resourceSpans", "resource_spans") is None:
+    if _resources(record) is None:
         reading.not_request("records without spans")
         return []
     seen: set[int] = reading.state.setdefault("spans", set())
@@ -208,12 +216,12 @@ def _expand(record: dict[str, Any], line: int, reading: RecordReading) -> list[R
             continue
         key = _key(span, "spanId", "span_id")
         found = nesting(reading, _nested)
-        if key is not None and (hash(key) in seen or (key in found.fuller and not _has_counts(attributes))):
+        if key is not None and (hash(key) in seen or (hash(key) in found.fuller and not _has_counts(attributes))):
             reading.not_request("repeated spans")
             continue
         if key is not None:
             seen.add(hash(key))
-        if key in found.repeats:
+        if hash(key) in found.repeats:
             reading.not_request("model call spans around others")
             continue
         rows.append(_row(span, attributes, reading))
@@ -239,7 +247,7 @@ def _row(span: dict[str, Any], attributes: dict[str, Any], reading: RecordReadin
         "tenant": text(pick_key(attributes, *_TENANT)),
         "session": text(pick_key(attributes, *_SESSION)),
         "source_ttft_ns": duration_ns(pick_key(attributes, *_TTFT), "s"),
-        "source_e2e_ns": elapsed_ns(start, end) or None,
+        "source_e2e_ns": spent_ns(reading.ledger, start, end) or None,
         "source_queue_ns": duration_ns(attributes.get("gen_ai.latency.time_in_queue"), "s"),
         **({"rule": "not_a_time", "column": "startTimeUnixNano"} if _no_time(start) else {}),
     }
@@ -263,15 +271,13 @@ def _status(span: dict[str, Any], attributes: dict[str, Any]) -> str:
 
 def _detector(inference: bool) -> Callable[[Sample], Match | None]:
     def detect(sample: Sample) -> Match | None:
-        spans = [
-            span
-            for row in sample.rows
-            for span in spans_of({name: row.get(name) for name in ("resourceSpans", "resource_spans") if row.get(name)})
-            if isinstance(span, dict)
-        ]
-        if not ("resourceSpans" in sample.columns or "resource_spans" in sample.columns):
+        holders = [{name: row[name] for name in _HOLDERS if row.get(name)} for row in sample.rows]
+        if not any(_resources(holder) for holder in holders):
             return None
+        spans = [span for holder in holders for span in spans_of(holder) if isinstance(span, dict)]
         names = {name for span in spans[:2000] for name in _attributes(span)}
+        if not spans and not any("resource" in name for name in sample.columns):
+            return None
         is_inference = "openinference.span.kind" in names and not any(name.startswith("gen_ai.usage") for name in names)
         if is_inference != inference:
             return None

@@ -208,18 +208,26 @@ class CachedRule:
         """
         if parts.bad is not None or parts.given is None or parts.extra == 0:
             self._check_total(parts)
-            return parts.row(parts.side)
+            return self._row(parts, parts.side)
         if parts.side is None and parts.total is not None and self.reading.options.prompt_includes_cached is None:
             prompt = parts.by_total()
             if prompt is None:
                 return {"rule": "contradicts", "column": self.label}
             if prompt > (parts.given or 0):
                 self._added()
-            return parts.row(None, prompt)
+            return self._row(parts, None, prompt)
         side = self._side(group, parts)
         if side == "excluded":
             self._added()
-        return parts.row(side)
+        return self._row(parts, side)
+
+    def _row(self, parts: Parts, side: CachedSide | None, prompt: int | None = None) -> Row:
+        row = parts.row(side, prompt)
+        if parts.bad is None and row["output_tokens"] != parts.output:
+            self.reading.ledger.warn(
+                "reasoning", "in some rows reasoning tokens stand beside the output: they were added"
+            )
+        return row
 
     def _check_total(self, parts: Parts) -> None:
         whole = (parts.given or 0) + (parts.output or 0)

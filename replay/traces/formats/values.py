@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from replay.traces.casts import NULL_WORDS
+from replay.traces.cleaning import Ledger
 from replay.traces.times import EPOCH_2100_NS, UNIT_NS
 
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
@@ -162,6 +163,17 @@ def elapsed_ns(start: object, end: object) -> int | None:
     """From start to end; ``None`` where either is unknown or time would run backwards."""
     begin, finish = moment_ns(start), moment_ns(end)
     return finish - begin if begin is not None and finish is not None and finish >= begin else None
+
+
+def spent_ns(ledger: Ledger, start: object, end: object) -> int | None:
+    """``elapsed_ns``; the report says it where a row ends before it starts."""
+    begin, finish = moment_ns(start), moment_ns(end)
+    if begin is None or finish is None:
+        return None
+    if finish < begin:
+        ledger.warn("reversed", "some rows end before they start: their durations are unknown, their starts are kept")
+        return None
+    return finish - begin
 
 
 def http_status(code: object) -> str:

@@ -133,6 +133,15 @@ def test_litellm_offsets_of_hours_and_folded_names(lab) -> None:
     assert report.profile.start_utc == "2026-11-29T09:00:00.250+00:00"
 
 
+def test_litellm_says_what_it_mended(lab) -> None:
+    rows = [spend(0, endTime="2026-11-29 08:00:00"), spend(1, total_tokens=162, metadata=usage(0, 50))]
+    report = lab.read(litellm_csv(*rows))
+    assert report.output_tokens == 10 + 11 + 50
+    assert lab.table["source_e2e_ns"].to_list() == [None, 2 * NS]
+    assert any("end before they start" in warning for warning in report.warnings)
+    assert any("reasoning tokens stand beside" in warning for warning in report.warnings)
+
+
 def test_litellm_mixed_zones_are_refused(lab) -> None:
     assert (
         lab.refuse(litellm_csv(spend(0), spend(1, startTime="2026-11-29T10:00:01+01:00"))).code == "trace.mixed_zones"

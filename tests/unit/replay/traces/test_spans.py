@@ -161,6 +161,9 @@ def test_old_names_other_conventions_and_plain_attributes(lab) -> None:
     report = lab.read(lines(batch(span(1, old), span(2, traceloop), span(3, workflow), plain, span(5, pending))))
     assert (report.requests, report.prompt_tokens, report.output_tokens) == (3, 27, 6)
     assert lab.table["source_queue_ns"].to_list()[0] == NS // 4
+    stored = {"batches": batch(span(1), span(2))["resourceSpans"]}
+    assert lab.read(json.dumps({"trace": batch(span(1))})).requests == 1
+    assert lab.read(json.dumps(stored)).requests == 2
     snake = {"resource_spans": [{"scope_spans": [{"spans": [span(1)]}]}]}
     assert lab.read(lines(snake)).requests == 1
 
