@@ -11,7 +11,7 @@ from replay.hardware.entries import GpuType, ModelSpec
 from replay.hardware.feasibility import check_parallelism
 from replay.hardware.memory import MemoryPlan, size_memory
 from replay.specs import DeploymentSpec
-from replay.steptime.analytic import analytic_step_time
+from replay.steptime.choose import choose_step_time
 from replay.steptime.record import StepTime
 
 V0_HOST_PS = 4 * 10**9
@@ -105,14 +105,16 @@ def resolve_deployment(spec: DeploymentSpec, model: ModelSpec, gpu: GpuType) -> 
                 f"replayed up to max_model_len {replayable} for that reason; the engine itself takes longer ones"
             )
     engine = engine.with_memory(memory.kv_blocks // memory.layout.group_count * memory.block_size)
-    step_time = analytic_step_time(
+    step_time = choose_step_time(
         model,
         gpu,
+        scheduler=engine.scheduler,
         tp=spec.tp,
         weight_dtype=memory.weight_dtype,
         kv_dtype=memory.kv_dtype,
         max_num_batched_tokens=engine.max_num_batched_tokens,
         max_num_seqs=engine.max_num_seqs,
+        max_model_len=engine.max_model_len,
         async_scheduling=engine.async_scheduling,
         cuda_graphs=not engine.enforce_eager,
     )

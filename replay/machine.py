@@ -370,6 +370,7 @@ def make_machine(deployment: Deployment, prefix_block_tokens: int | None = None,
         record.prefill_linear_ps,
         record.host_ps,
         record.host_per_request_ps,
+        record.prefill_step_ps,
     )
     times = StepTimes(
         rest_ps=np.ascontiguousarray(record.rest_ps),

@@ -86,7 +86,7 @@ def case_times(case: dict[str, Any]) -> StepTimes:
         rest_ps=np.maximum(w, a * tokens) + o,
         decode_table_ps=no_table(),
         prefill_table_ps=no_table(),
-        law=np.array([0, b, e2, 0, 0], np.int64),
+        law=np.array([0, b, e2, 0, 0, 0], np.int64),
     )
 
 

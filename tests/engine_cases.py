@@ -58,6 +58,7 @@ def with_tables(rng: np.random.Generator, law: StepTimes, unit: int = 1) -> Step
 
     scalars = law.law.copy()
     scalars[0], scalars[3], scalars[4] = rng.integers(0, 3) * unit, rng.integers(0, 200) * unit, rng.integers(0, 4)
+    scalars[5] = rng.integers(0, 50) * unit
     return law._replace(decode_table_ps=table(), prefill_table_ps=table(), law=scalars)
 
 

@@ -72,7 +72,7 @@ def linear_law(
 ) -> StepTimes:
     """``max(floor, per_token T) + context K + pair A2 + constant`` for up to ``tokens`` tokens."""
     rest = np.maximum(floor, per_token * np.arange(tokens + 1, dtype=np.int64)) + constant
-    return StepTimes(rest, no_table(), no_table(), np.array([0, context, pair, 0, 0], np.int64))
+    return StepTimes(rest, no_table(), no_table(), np.array([0, context, pair, 0, 0, 0], np.int64))
 
 
 def run_general(c: Config, r: Requests, t: StepTimes, events_a_call: int = 1 << 20) -> tuple[Outcome, Meters]:

@@ -222,7 +222,7 @@ class StepTimes(NamedTuple):
     law: Int64  # scalars of the record, see the LAW_ columns
 
 
-LAW_DECODE_REQUEST, LAW_DECODE_TOKEN, LAW_PREFILL_PAIR, LAW_HOST, LAW_HOST_REQUEST, LAWS = range(6)
+LAW_DECODE_REQUEST, LAW_DECODE_TOKEN, LAW_PREFILL_PAIR, LAW_HOST, LAW_HOST_REQUEST, LAW_PREFILL_STEP, LAWS = range(7)
 
 
 class Routing(NamedTuple):

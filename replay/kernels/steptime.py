@@ -10,6 +10,7 @@ from replay.kernels.state import (
     LAW_HOST,
     LAW_HOST_REQUEST,
     LAW_PREFILL_PAIR,
+    LAW_PREFILL_STEP,
     Config,
     StepTimes,
 )
@@ -39,11 +40,13 @@ def step_ps(
 ) -> int:
     """Time of a step with ``tokens`` tokens of ``n`` requests, of which ``decodes`` read ``context_tokens`` in all.
 
-    Host work is added in synchronous scheduling and hidden under the GPU in asynchronous scheduling.
+    Chunks whose attention takes any time pay the fixed time of the prefill kernels once. Host work is added in synchronous scheduling and hidden under the GPU in asynchronous scheduling.
     """
     law = times.law
     gpu = times.rest_ps[tokens] + law[LAW_DECODE_REQUEST] * decodes + chunks_ps
     gpu += decode_attention_ps(times, decodes, context_tokens)
+    if chunks_ps > 0:
+        gpu += law[LAW_PREFILL_STEP]
     host = law[LAW_HOST] + law[LAW_HOST_REQUEST] * n
     if config.batches_in_flight > 1:
         return max(gpu, host)

@@ -224,7 +224,7 @@ def _router_settings(deployment: Deployment) -> dict[str, Scalar | None]:
 def step_time_info(deployment: Deployment) -> StepTimeInfo:
     """Calibration, provenance and stated error of a deployment's step times."""
     record = deployment.step_time
-    error = "not measured"
+    error = record.stated_error or "not measured"
     if record.provenance == "analytic":
         error = stated_error(deployment.model, deployment.gpu, deployment.memory.weight_dtype)
     return StepTimeInfo(

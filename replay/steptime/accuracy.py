@@ -1,10 +1,11 @@
-"""What is known of the error of analytic step times: only where it was compared with kernel tables."""
+"""What is known of the error of step times: only where they were compared with kernel tables."""
 
 from __future__ import annotations
 
 import re
 
 from replay.hardware.entries import GpuType, ModelSpec
+from replay.steptime.calibrations import Calibration
 from replay.steptime.roofline import borrowed, generation
 
 COMPARED = {
@@ -64,6 +65,19 @@ def stated_error(model: ModelSpec, gpu: GpuType, weights: str) -> str:
         f"step time of {name} models with {weights} weights against kernel tables of {COMPARED[kind]}: "
         f"median {median}, p95 {p95}; latency end to end not measured"
     )
+
+
+def calibrated_error(calibration: Calibration, model: ModelSpec, gpu: GpuType) -> str:
+    """The same sentence for step times put together from timed kernels."""
+    kind = "experts" if model.num_moe_layers else "dense"
+    found = calibration.errors.get(kind, {}).get("all")
+    name = "expert" if model.num_moe_layers else "dense"
+    if found is None:
+        return f"not measured for {name} models on {gpu.key}"
+    return (
+        f"step time of {name} models, put together from kernels timed on {gpu.key}: median {found.median:.1%}, "
+        f"p95 {found.p95:.1%} of {found.steps} steps that no figure was fitted to; latency end to end not measured"
+    ).replace("%", " %")
 
 
 def quoted_error(sentence: str) -> tuple[str, float] | None:

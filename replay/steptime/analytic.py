@@ -45,6 +45,13 @@ def capture_sizes(max_num_seqs: int, *, data_centre_blackwell: bool = False) -> 
     return np.array([size for size in sizes if size <= largest], dtype=np.int64)
 
 
+def padded_tokens(tokens: Int64Array, max_num_seqs: int, *, data_centre_blackwell: bool = False) -> Int64Array:
+    """Tokens that a captured graph computes for a step of ``tokens``: the next capture size, or the same beyond all."""
+    sizes = capture_sizes(max_num_seqs, data_centre_blackwell=data_centre_blackwell)
+    at = np.minimum(np.searchsorted(sizes, tokens), len(sizes) - 1)
+    return np.where(tokens <= sizes[-1], sizes[at], tokens)
+
+
 def analytic_step_time(
     model: ModelSpec,
     gpu: GpuType,
@@ -99,9 +106,8 @@ def _rest_ps(roofline: Roofline, max_tokens: int, cuda_graphs: bool) -> Int64Arr
     tokens = np.arange(1, max_tokens + 1, dtype=np.int64)
     padded = tokens
     if cuda_graphs:
-        sizes = capture_sizes(roofline.max_num_seqs, data_centre_blackwell=generation(roofline.gpu) == "blackwell")
-        at = np.minimum(np.searchsorted(sizes, tokens), len(sizes) - 1)
-        padded = np.where(tokens <= sizes[-1], sizes[at], tokens)
+        blackwell = generation(roofline.gpu) == "blackwell"
+        padded = padded_tokens(tokens, roofline.max_num_seqs, data_centre_blackwell=blackwell)
     seconds = _window_prefill_s(roofline) * padded + roofline.rest_s(padded.astype(np.float64))
     if not cuda_graphs:
         seconds = np.maximum(seconds, roofline.model.num_layers * EAGER_LAYER_S)

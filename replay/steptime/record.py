@@ -1,11 +1,12 @@
 """The step-time record: one flat set of integer tables, the same for every GPU, that turns a batch into picoseconds.
 
-``step_ps = rest[T] + decode_request * R + decode_linear * K + prefill_linear * A2``
-``        + decode_table(R, K // R) + sum over chunks of prefill_table(q, cached)``, plus the host gap.
+``step_ps = rest[T] + decode_request * R + decode_linear * K + decode_table(R, K // R)``
+``        + prefill_step + prefill_linear * A2 + sum over chunks of prefill_table(q, cached)``, plus the host gap.
 
 T: tokens in the step (graph padding is baked into ``rest``). R: decoding requests (chunks of exactly one token). K:
 their context tokens, the one being computed included. A2: twice the query-key pairs of the longer chunks, ``sum q *
-(2 * cached + q + 1)``. A linear law has empty tables; a measured law has tables.
+(2 * cached + q + 1)``; ``prefill_step`` where there is any longer chunk. A linear law has empty tables; one made of
+timed kernels has tables.
 """
 
 from __future__ import annotations
@@ -46,6 +47,10 @@ class StepTime:
     provenance: Provenance
     calibration_id: str
     notes: tuple[str, ...] = ()
+    prefill_step_ps: int = 0
+    """Once in a step with any chunk of more than one token: what prefill attention costs before its first query."""
+    stated_error: str = ""
+    """A sentence on how far these step times are off, for reports; empty where the provenance says it."""
 
 
 def no_table() -> Int64Array:

@@ -28,12 +28,15 @@ class Law:
     hide_host: bool = False
     decode_table: Callable[[int, int], int] | None = None
     prefill_table: Callable[[int, int], int] | None = None
+    prefill_step: int = 0
 
     def duration(self, step: list[Chunk]) -> int:
         single = [computed + 1 for computed, tokens in step if tokens == 1]
         longer = [(computed, tokens) for computed, tokens in step if tokens > 1]
         gpu = max(self.w, self.a * sum(tokens for _, tokens in step)) + self.b * sum(single)
         gpu += self.per_decode * len(single)
+        if longer:
+            gpu += self.prefill_step
         gpu += sum(self.e2 * tokens * (2 * computed + tokens + 1) for computed, tokens in longer)
         if self.prefill_table is not None:
             gpu += sum(self.prefill_table(tokens, computed) for computed, tokens in longer)

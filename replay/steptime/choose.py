@@ -1,0 +1,105 @@
+"""Which step times a deployment gets: timed kernels of its GPU type where they serve it, its data sheet where not.
+
+Nothing is downgraded silently: a record made from a data sheet on a GPU type with timed kernels says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from replay.hardware.catalogue import shipped_catalogue
+from replay.hardware.dtypes import kv_format, weight_format
+from replay.hardware.entries import GpuType, ModelSpec
+from replay.steptime.accuracy import calibrated_error
+from replay.steptime.analytic import (
+    ASYNC_HOST_PER_REQUEST_S,
+    ASYNC_HOST_S,
+    DECODE_ROW_PER_VOCAB_S,
+    DECODE_ROW_S,
+    HOST_PER_REQUEST_S,
+    HOST_S,
+    REAL_OVER_KERNELS,
+    REQUEST_OVERHEAD_S,
+    analytic_step_time,
+)
+from replay.steptime.calibrated import Limits, Overheads, calibrated_step_time
+from replay.steptime.calibrations import Calibration, shipped_calibration
+from replay.steptime.components import KernelModel
+from replay.steptime.record import StepTime
+from replay.steptime.roofline import generation
+
+FAMILIES = {"sglang": "sglang", "trtllm": "trtllm"}
+"""Engine families whose kernels were timed apart, by scheduler; all others are taken for vLLM's."""
+
+
+def choose_step_time(
+    model: ModelSpec,
+    gpu: GpuType,
+    *,
+    scheduler: str,
+    tp: int,
+    weight_dtype: str | None,
+    kv_dtype: str | None,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+    max_model_len: int,
+    async_scheduling: bool,
+    cuda_graphs: bool = True,
+) -> StepTime:
+    """The step-time record of a deployment; raises as ``analytic_step_time``."""
+    family = FAMILIES.get(scheduler, "vllm")
+    calibration = shipped_calibration(gpu.key, family) if shipped_catalogue().gpus.get(gpu.key) == gpu else None
+    weights, kv = weight_format(weight_dtype, model.weight_dtype), kv_format(kv_dtype)
+    reason = None
+    if calibration is not None and model.num_attention_heads % tp == 0:
+        kernels = KernelModel(model, calibration.tables, tp, weights, kv)
+        reason = kernels.missing()
+        if reason is None:
+            limits = Limits(
+                max_num_batched_tokens, max_num_seqs, max_model_len, generation(gpu) == "blackwell", cuda_graphs
+            )
+            record = calibrated_step_time(kernels, calibration, limits, _overheads(model, async_scheduling))
+            error = calibrated_error(calibration, model, gpu)
+            return replace(record, notes=_notes(calibration, family, gpu), stated_error=error)
+    record = analytic_step_time(
+        model,
+        gpu,
+        tp=tp,
+        weight_dtype=weight_dtype,
+        kv_dtype=kv_dtype,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_num_seqs=max_num_seqs,
+        async_scheduling=async_scheduling,
+        cuda_graphs=cuda_graphs,
+    )
+    if reason is None:
+        return record
+    note = (
+        f"Kernels of {gpu.key} were timed, but not for this deployment: {reason}. "
+        "Its step times come from the data sheet."
+    )
+    return replace(record, notes=(note, *record.notes))
+
+
+def _overheads(model: ModelSpec, async_scheduling: bool) -> Overheads:
+    """What a served step has beyond its kernels: the constants of the analytic model."""
+    host, per_request = (ASYNC_HOST_S, ASYNC_HOST_PER_REQUEST_S) if async_scheduling else (HOST_S, HOST_PER_REQUEST_S)
+    return Overheads(
+        kernels_factor=REAL_OVER_KERNELS,
+        decode_row_s=DECODE_ROW_S + DECODE_ROW_PER_VOCAB_S * model.vocab_size,
+        host_s=host,
+        host_per_request_s=per_request,
+        request_s=REQUEST_OVERHEAD_S,
+    )
+
+
+def _notes(calibration: Calibration, family: str, gpu: GpuType) -> tuple[str, ...]:
+    engine = {"vllm": "vLLM", "trtllm": "TensorRT-LLM", "sglang": "SGLang"}
+    timed = f"{engine[calibration.family]} {calibration.engine_version}"
+    notes = [
+        f"Step times are put together from single kernels timed on {gpu.key} under {timed} ({calibration.date}); "
+        "nobody measured this deployment."
+    ]
+    if calibration.family != family:
+        notes.append(f"No kernels of {engine[family]} on {gpu.key} are shipped: those of vLLM stand in.")
+    return tuple(notes)

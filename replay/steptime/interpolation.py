@@ -1,0 +1,56 @@
+"""Piecewise-linear interpolation of kernel timings, with ``+ - * /`` and comparisons only.
+
+Every operation is exactly rounded by IEEE 754 and done one at a time by numpy, so the integers made from these values
+are the same on every machine. Straight lines fit both ends of a kernel's life: a fixed time where it is small, and a
+time proportional to its size where it is large.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Float64Array = npt.NDArray[np.float64]
+Int64Array = npt.NDArray[np.int64]
+
+
+def weights(knots: Float64Array, at: Float64Array) -> tuple[Int64Array, Float64Array]:
+    """Left knot and share of the right knot of each point: 0 before the first knot, above 1 beyond the last."""
+    left = np.clip(np.searchsorted(knots, at, side="right") - 1, 0, len(knots) - 2)
+    share = (at - knots[left]) / (knots[left + 1] - knots[left])
+    return left, np.maximum(share, 0.0)
+
+
+def along(knots: Float64Array, values: Float64Array, at: Float64Array) -> Float64Array:
+    """Values at points of one axis; ``values`` has shape (knots,). The last slope continues, if it does not fall."""
+    left, share = weights(knots, at)
+    low, high = values[left], values[left + 1]
+    return np.asarray(low + np.where(share > 1.0, np.maximum(high - low, 0.0), high - low) * share)
+
+
+def between(knots: Float64Array, values: Float64Array, at: float) -> Float64Array:
+    """The slice at one point of the first axis of ``values``, shape (knots, ...)."""
+    if len(knots) == 1:
+        return np.asarray(values[0])
+    left, share = weights(knots, np.array([at]))
+    low, high = values[left[0]], values[left[0] + 1]
+    return np.asarray(low + (high - low) * share[0])
+
+
+def grid(
+    rows: Float64Array, columns: Float64Array, values: Float64Array, x: Float64Array, y: Float64Array
+) -> Float64Array:
+    """Values of a table of shape (rows, columns) at every pair of ``x`` and ``y``: shape (len(x), len(y))."""
+    i, s = weights(rows, x)
+    j, t = weights(columns, y)
+    at_x = values[i] + (values[i + 1] - values[i]) * s[:, None]
+    return np.asarray(at_x[:, j] + (at_x[:, j + 1] - at_x[:, j]) * t[None, :])
+
+
+def points(rows: Int64Array, columns: Int64Array, values: Float64Array, x: Int64Array, y: Int64Array) -> Float64Array:
+    """Values of a table of shape (rows, columns) at points ``(x, y)``, as ``kernels.loglinear.interpolate`` does."""
+    i, s = weights(rows.astype(np.float64), x.astype(np.float64))
+    j, t = weights(columns.astype(np.float64), y.astype(np.float64))
+    low = values[i, j] + (values[i + 1, j] - values[i, j]) * s
+    high = values[i, j + 1] + (values[i + 1, j + 1] - values[i, j + 1]) * s
+    return np.asarray(low + (high - low) * t)
