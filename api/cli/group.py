@@ -19,6 +19,7 @@ VERBS: dict[str, str] = {
     "memory": "Size the KV cache of one replica on one GPU type.",
     "catalogue": "List the known GPU types, models, prices, or engines with their knobs.",
     "verify": "Replay recorded scheduler cases and compare step by step.",
+    "score-steps": "Compare the shipped step times with a table of timed steps.",
     "serve": "Start the service: API and pages, and in embedded mode its worker too.",
     "worker": "Start a worker that takes jobs from the queue.",
     "beat": "Start the clock that triggers schedules, dispatch and repair.",
@@ -39,9 +40,9 @@ class VerbGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        command = import_module(f"api.cli.{cmd_name}").command
+        command = import_module(f"api.cli.{cmd_name.replace('-', '_')}").command
         if not isinstance(command, click.Command):
-            raise TypeError(f"api.cli.{cmd_name}.command is no click command")
+            raise TypeError(f"the verb {cmd_name}: its command is no click command")
         return command
 
     def resolve_command(

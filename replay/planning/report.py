@@ -63,11 +63,18 @@ CACHED_LIMIT = (
     "Prefix-cache hits are those of the prefixes that the trace names; what the cache held before the trace began is "
     "not known, so it starts empty."
 )
-ANALYTIC_LIMIT = (
-    "Step times are estimates from data sheets, not measurements: a step time that is x % longer raises the load "
-    "factor by x %, and latencies near saturation by several times x %. Measure one low-load run of the deployment "
-    "before buying."
+_LONGER_STEPS = (
+    "a step time that is x % longer raises the load factor by x %, and latencies near saturation by several times x %. "
+    "Measure one low-load run of the deployment before buying."
 )
+ESTIMATED_LIMITS = {
+    "analytic": f"Step times are estimates from data sheets, not measurements: {_LONGER_STEPS}",
+    "transported": (
+        "Step times are put together from single kernels timed on the GPU type, not measurements of this deployment: "
+        f"{_LONGER_STEPS}"
+    ),
+}
+"""What a report says of step times that nobody measured on the deployment, by provenance."""
 
 
 def build_plan_report(
@@ -289,8 +296,8 @@ def _prefixes_were_cached(results: Sequence[CandidateResult]) -> bool:
 
 def _limits(calibrations: tuple[CalibrationRef, ...], *, cached: bool) -> tuple[str, ...]:
     limits = (*LIMITS, CACHED_LIMIT if cached else UNCACHED_LIMIT)
-    analytic = any(calibration.provenance == "analytic" for calibration in calibrations)
-    return (*limits, ANALYTIC_LIMIT) if analytic else limits
+    found = {calibration.provenance for calibration in calibrations}
+    return (*limits, *(text for provenance, text in ESTIMATED_LIMITS.items() if provenance in found))
 
 
 def _warnings(

@@ -37,7 +37,7 @@ def test_plan_is_watched_to_its_report(visit: Visit, planned: dict[str, str]) ->
         assert page.is_visible(f"#{section} h2"), section
     page.wait_for_function("() => document.querySelectorAll('.plot svg.main-svg').length >= 4")
     assert "on_demand" in page.inner_text("#table-costs")
-    assert "analytic" in page.inner_text("#method")
+    assert "transported" in page.inner_text("#method")
 
 
 def test_each_chart_has_a_table_with_a_csv(visit: Visit, planned: dict[str, str]) -> None:

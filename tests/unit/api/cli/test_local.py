@@ -73,7 +73,7 @@ def test_run_without_objectives_says_which_it_takes(trace: Path, tmp_path: Path)
     assert answer.stdout.startswith(stored.verdict.sentence)
     assert "Price: H100-SXM at TP 1:" in answer.stdout
     assert "on_demand" in answer.stdout
-    assert "analytic" in answer.stdout
+    assert "transported" in answer.stdout
 
 
 def test_run_with_nothing_feasible_is_an_answer_with_reasons(trace: Path) -> None:

