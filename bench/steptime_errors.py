@@ -13,7 +13,9 @@ from pathlib import Path
 
 import polars as pl
 
-from replay.steptime.calibrations import DATA
+from replay.steptime.calibrations import DATA, LEFT_OUT, Calibration, read_calibration
+from replay.steptime.experts import expert_curve
+from replay.steptime.kernel_tables import ExpertTables
 from replay.steptime.score import score_rows
 
 DEFAULT = Path("../shared/reference/aiconfigurator/step_times.parquet")
@@ -23,6 +25,19 @@ KINDS = {"dense": ~EXPERTS, "experts": EXPERTS}
 
 def figures(error: pl.Series) -> tuple[float, float, int]:
     return round(float(error.median()), 4), round(float(error.quantile(0.95, "linear")), 4), len(error)  # type: ignore[arg-type]
+
+
+def left_out(calibration: Calibration) -> pl.Series:
+    """|scaled / timed - 1| of each expert layer, with all layers of its size left out."""
+    tables, found = calibration.tables.experts, []
+    for key, timed in tables.us.items():
+        size = (key.hidden, key.intermediate, key.top_k, key.experts)
+        others = {k: us for k, us in tables.us.items() if (k.hidden, k.intermediate, k.top_k, k.experts) != size}
+        memory = calibration.tables.elementwise.memory_bytes_per_s
+        curve = expert_curve(ExpertTables(tables.tokens, others), key, memory)
+        if curve is not None:
+            found.extend((abs(curve.us / timed - 1)).tolist())
+    return pl.Series(found, dtype=pl.Float64)
 
 
 def write(scored: pl.DataFrame) -> None:
@@ -38,6 +53,9 @@ def write(scored: pl.DataFrame) -> None:
                 phases = {"all": found["error"], **{str(k[0]): v["error"] for k, v in sorted(found.group_by("phase"))}}
                 row = ", ".join(f'"{phase}": {list(figures(error))}' for phase, error in phases.items())
                 lines.append(f'"{kind}": {{{row}}}')
+        error = left_out(read_calibration(path))
+        if len(error):
+            lines.append(f'"{LEFT_OUT}": {{"all": {list(figures(error))}}}')
         text = re.sub(r'"errors": \{\n.*?\n\},\n', "", text, flags=re.DOTALL)
         block = '"errors": {\n' + ",\n".join(lines) + "\n},\n"
         path.write_text(text.replace('"unit":', block + '"unit":', 1))

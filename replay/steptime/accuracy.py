@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from replay.hardware.entries import GpuType, ModelSpec
-from replay.steptime.calibrations import Calibration
+from replay.steptime.calibrations import LEFT_OUT, Calibration
+from replay.steptime.components import KernelModel
 from replay.steptime.roofline import borrowed, generation
 
 COMPARED = {
@@ -67,17 +68,19 @@ def stated_error(model: ModelSpec, gpu: GpuType, weights: str) -> str:
     )
 
 
-def calibrated_error(calibration: Calibration, model: ModelSpec, gpu: GpuType) -> str:
+def calibrated_error(calibration: Calibration, kernels: KernelModel, gpu: GpuType) -> str:
     """The same sentence for step times put together from timed kernels."""
-    kind = "experts" if model.num_moe_layers else "dense"
+    experts = kernels.experts() if kernels.model.num_moe_layers else None
+    kind, what = "dense", f"step time of dense models, put together from kernels timed on {gpu.key}"
+    if experts is not None:
+        kind, what = "experts", f"step time of expert models, put together from kernels timed on {gpu.key}"
+        if not experts.timed:
+            kind, what = LEFT_OUT, f"expert kernels of {gpu.key} scaled from other sizes, each size left out in turn"
     found = calibration.errors.get(kind, {}).get("all")
-    name = "expert" if model.num_moe_layers else "dense"
     if found is None:
-        return f"not measured for {name} models on {gpu.key}"
-    return (
-        f"step time of {name} models, put together from kernels timed on {gpu.key}: median {found.median:.1%}, "
-        f"p95 {found.p95:.1%} of {found.steps} steps that no figure was fitted to; latency end to end not measured"
-    ).replace("%", " %")
+        return f"not measured for {kind} models on {gpu.key}"
+    figures = f"median {found.median:.1%}, p95 {found.p95:.1%}".replace("%", " %")
+    return f"{what}: {figures} of {found.steps} timings; latency end to end not measured"
 
 
 def quoted_error(sentence: str) -> tuple[str, float] | None:

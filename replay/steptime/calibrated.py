@@ -14,7 +14,7 @@ import numpy.typing as npt
 from replay.steptime.analytic import EAGER_LAYER_S, padded_tokens, table_knots
 from replay.steptime.calibrations import Calibration
 from replay.steptime.components import KernelModel
-from replay.steptime.interpolation import Float64Array
+from replay.steptime.interpolation import Float64Array, never_falling
 from replay.steptime.record import StepTime, no_table
 
 Int64Array = npt.NDArray[np.int64]
@@ -96,7 +96,8 @@ def decode_table_s(kernels: KernelModel, batches: Int64Array, contexts: Int64Arr
 
 
 def _head_extra_s(kernels: KernelModel, batches: Int64Array) -> Float64Array:
-    return kernels.head_extra_s(_at_least_one(batches))[:, None]
+    """Shape (batches, 1); a head that is faster on a few rows than on one is taken to cost nothing more."""
+    return np.maximum(never_falling(kernels.head_extra_s(_at_least_one(batches))), 0.0)[:, None]
 
 
 def _at_least_one(knots: Int64Array) -> Float64Array:

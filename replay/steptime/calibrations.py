@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from replay.errors import FieldError, SpecError
-from replay.steptime.interpolation import Float64Array
+from replay.steptime.interpolation import Float64Array, never_falling
 from replay.steptime.kernel_tables import (
     AllReduceTables,
     AttentionKey,
@@ -32,6 +32,8 @@ from replay.steptime.kernel_tables import (
 )
 
 _NAMES = ("id", "gpu", "family", "engine_version", "date", "source", "licence")
+LEFT_OUT = "experts left out"
+"""The kind of error of expert layers that were not timed."""
 DATA = Path(__file__).parent / "data"
 _HEAD = re.compile(r'^"(gpu|family)": "([^"]+)",$', re.MULTILINE)
 
@@ -62,7 +64,7 @@ class Calibration:
     licence: str
     tables: KernelTables
     errors: Mapping[str, Mapping[str, StepError]]
-    """By kind of model (``dense``, ``experts``, ``experts left out``) and phase (``all``, ``prefill``, ...)."""
+    """By kind of model (``dense``, ``experts``, ``LEFT_OUT``) and phase (``all``, ``prefill``, ...)."""
 
 
 @cache
@@ -160,7 +162,7 @@ def _attention(part: Mapping[str, Any], where: str, rows: str, columns: str) -> 
     for number, kernel in enumerate(part["kernels"]):
         key = AttentionKey(kernel["head_dim"], kernel["window"], kernel["kv"])
         table = _times(kernel["us"], f"{where}.kernels.{number}.us", (len(first), len(second)))
-        us.setdefault(key, {})[kernel["heads"], kernel["kv_heads"]] = table
+        us.setdefault(key, {})[kernel["heads"], kernel["kv_heads"]] = never_falling(never_falling(table), 1)
     return AttentionTables(first, second, us)
 
 

@@ -59,8 +59,8 @@ def choose_step_time(
                 max_num_batched_tokens, max_num_seqs, max_model_len, generation(gpu) == "blackwell", cuda_graphs
             )
             record = calibrated_step_time(kernels, calibration, limits, _overheads(model, async_scheduling))
-            error = calibrated_error(calibration, model, gpu)
-            return replace(record, notes=_notes(calibration, family, gpu), stated_error=error)
+            error = calibrated_error(calibration, kernels, gpu)
+            return replace(record, notes=_notes(calibration, family, gpu, kernels), stated_error=error)
     record = analytic_step_time(
         model,
         gpu,
@@ -93,7 +93,7 @@ def _overheads(model: ModelSpec, async_scheduling: bool) -> Overheads:
     )
 
 
-def _notes(calibration: Calibration, family: str, gpu: GpuType) -> tuple[str, ...]:
+def _notes(calibration: Calibration, family: str, gpu: GpuType, kernels: KernelModel) -> tuple[str, ...]:
     engine = {"vllm": "vLLM", "trtllm": "TensorRT-LLM", "sglang": "SGLang"}
     timed = f"{engine[calibration.family]} {calibration.engine_version}"
     notes = [
@@ -102,4 +102,12 @@ def _notes(calibration: Calibration, family: str, gpu: GpuType) -> tuple[str, ..
     ]
     if calibration.family != family:
         notes.append(f"No kernels of {engine[family]} on {gpu.key} are shipped: those of vLLM stand in.")
+    curve = kernels.experts() if kernels.model.num_moe_layers else None
+    if curve is not None and not curve.timed:
+        timed_as = curve.reference
+        notes.append(
+            f"Experts of this size were not timed: those of {timed_as.experts} experts of {timed_as.hidden} x "
+            f"{timed_as.intermediate} ({timed_as.fmt}, {timed_as.top_k} a token) stand in, scaled by what both read and "
+            "compute."
+        )
     return tuple(notes)

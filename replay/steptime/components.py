@@ -14,7 +14,8 @@ import numpy as np
 from replay.hardware.dtypes import KV_BYTES
 from replay.hardware.entries import ModelSpec
 from replay.hardware.weights import full_heads, kv_heads_per_rank, layer_counts
-from replay.steptime.interpolation import Float64Array
+from replay.steptime.experts import ExpertCurve, expert_curve
+from replay.steptime.interpolation import Float64Array, along
 from replay.steptime.kernel_tables import AttentionKey, AttentionTables, ExpertKey, KernelTables
 
 
@@ -46,18 +47,23 @@ class KernelModel:
             return f"all-reduces over {self.tp} GPUs are not in the tables"
         if AttentionKey(128, 0, self.kv_dtype) not in set(tables.decode.us) & set(tables.prefill.us):
             return f"attention over a {self.kv_dtype} cache is not in the tables"
-        if m.num_moe_layers and self._expert_key() is None:
-            return f"experts of this size with {self._format_of('experts')} weights are not in the tables"
+        if m.num_moe_layers and self.experts() is None:
+            return f"experts like these with {self._format_of('experts')} weights are not in the tables"
         return None
 
-    def _expert_key(self) -> ExpertKey | None:
+    def experts(self) -> ExpertCurve | None:
+        """Times of one layer of experts; ``None`` where no layer near enough was timed."""
         m = self.model
-        tp = self.tp // self.expert_ranks
         key = ExpertKey(
-            m.hidden_size, m.moe_intermediate_size, m.experts_per_tok, m.num_experts, self._format_of("experts"), tp,
-            self.expert_ranks,
-        )  # fmt: skip
-        return key if key in self.tables.experts.us else None
+            hidden=m.hidden_size,
+            intermediate=m.moe_intermediate_size,
+            top_k=m.experts_per_tok,
+            experts=m.num_experts,
+            fmt=self._format_of("experts"),
+            tp=self.tp // self.expert_ranks,
+            ep=self.expert_ranks,
+        )
+        return expert_curve(self.tables.experts, key, self.memory_bytes_per_s)
 
     def _gemm_us(self, part: str, outputs: float, inputs: float, tokens: Float64Array) -> Float64Array:
         return self.tables.gemm.at(self._format_of(part), outputs, inputs, tokens)
@@ -91,11 +97,12 @@ class KernelModel:
 
     def experts_us(self, tokens: Float64Array) -> Float64Array:
         """Router and routed experts of all their layers."""
-        m, key = self.model, self._expert_key()
-        if m.num_moe_layers == 0 or key is None:
+        m = self.model
+        curve = self.experts() if m.num_moe_layers else None
+        if curve is None:
             return np.zeros_like(tokens)
         router = self.tables.gemm.at("bf16", m.num_experts, m.hidden_size, tokens)
-        return m.num_moe_layers * (router + self.tables.experts.at(key, tokens))
+        return m.num_moe_layers * (router + along(self.tables.experts.tokens, curve.us, tokens))
 
     def head_us(self, rows: Float64Array) -> Float64Array:
         """LM head at 16 bit on the rows that sample."""
@@ -108,6 +115,13 @@ class KernelModel:
 
     def rest_s(self, tokens: Float64Array) -> Float64Array:
         """Everything but attention of steps of ``tokens`` (>= 1), with the LM head on one row."""
+        tables = self.tables
+        reduced = tables.all_reduce.size_bytes / (2.0 * self.model.hidden_size)
+        knots = np.unique(np.concatenate((*tables.gemm.tokens.values(), tables.experts.tokens, np.rint(reduced))))
+        knots = knots[knots >= 1]
+        return along(knots, self._timed_rest_s(knots), tokens)
+
+    def _timed_rest_s(self, tokens: Float64Array) -> Float64Array:
         m, tp = self.model, self.tp
         norms = 2 * m.num_layers * self.tables.elementwise.at(4 * m.hidden_size, tokens)
         dense = self.mlp_us("dense_mlp", m.num_layers - m.num_moe_layers, m.intermediate_size / tp, tokens)

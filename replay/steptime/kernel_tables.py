@@ -106,9 +106,6 @@ class ExpertTables:
     us: Mapping[ExpertKey, Float64Array]
     """Shape (tokens,)."""
 
-    def at(self, key: ExpertKey, tokens: Float64Array) -> Float64Array:
-        return along(self.tokens, self.us[key], tokens)
-
 
 @dataclass(frozen=True)
 class AllReduceTables:
