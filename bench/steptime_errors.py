@@ -1,4 +1,4 @@
-"""Error of steps put together from the shipped kernel timings: writes it into the files, or prints the table of the docs.
+"""Error of steps put together from the shipped kernel timings: written into the files, or printed for the docs.
 
 Usage: python bench/steptime_errors.py write [STEPS.parquet]
        python bench/steptime_errors.py print [STEPS.parquet]   (default ../shared/reference/aiconfigurator/...)

@@ -68,6 +68,10 @@ def stated_error(model: ModelSpec, gpu: GpuType, weights: str) -> str:
     )
 
 
+FEWEST_STEPS = 100
+"""Of fewer timings no error is quoted."""
+
+
 def calibrated_error(calibration: Calibration, kernels: KernelModel, gpu: GpuType) -> str:
     """The same sentence for step times put together from timed kernels."""
     experts = kernels.experts() if kernels.model.num_moe_layers else None
@@ -77,7 +81,7 @@ def calibrated_error(calibration: Calibration, kernels: KernelModel, gpu: GpuTyp
         if not experts.timed:
             kind, what = LEFT_OUT, f"expert kernels of {gpu.key} scaled from other sizes, each size left out in turn"
     found = calibration.errors.get(kind, {}).get("all")
-    if found is None:
+    if found is None or found.steps < FEWEST_STEPS:
         return f"not measured for {kind} models on {gpu.key}"
     figures = f"median {found.median:.1%}, p95 {found.p95:.1%}".replace("%", " %")
     return f"{what}: {figures} of {found.steps} timings; latency end to end not measured"

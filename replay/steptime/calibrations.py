@@ -1,8 +1,8 @@
 """Calibration files: kernel timings of one GPU type and engine family, read and checked.
 
 The files shipped in ``replay/steptime/data`` are text, made by ``bench/calibrations.py``; each names its source,
-licence, engine version and date, and how far steps put together from it are off. A file whose figures cannot be times is
-refused.
+licence, engine version and date, and how far steps put together from it are off. A file whose figures cannot be times
+is refused.
 """
 
 from __future__ import annotations

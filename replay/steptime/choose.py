@@ -107,7 +107,7 @@ def _notes(calibration: Calibration, family: str, gpu: GpuType, kernels: KernelM
         timed_as = curve.reference
         notes.append(
             f"Experts of this size were not timed: those of {timed_as.experts} experts of {timed_as.hidden} x "
-            f"{timed_as.intermediate} ({timed_as.fmt}, {timed_as.top_k} a token) stand in, scaled by what both read and "
-            "compute."
+            f"{timed_as.intermediate} ({timed_as.fmt}, {timed_as.top_k} a token) stand in, scaled by what both "
+            "read and compute."
         )
     return tuple(notes)

@@ -1,7 +1,7 @@
 """Expert layers that were not timed: the nearest timed one, scaled by what both have to read and compute.
 
-Nearness is the product of the ratios of their sizes. The scale is a roofline with the speeds that the timed layer itself
-shows: its compute rate at many tokens, and memory bandwidth for the experts that tokens touch, ``E (1 - (1 - k/E)^T)``.
+Nearness is the product of the ratios of their sizes. The scale is a roofline with the speeds that the timed layer
+shows: its compute rate at many tokens, and memory bandwidth for the experts that tokens touch, ``E (1 - (1-k/E)^T)``.
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ def test_a_shipped_file_is_small_named_and_carries_its_error(path: Any) -> None:
     assert found.engine_version
     assert found.errors["dense"]["all"].steps > 100
     for phases in found.errors.values():
-        assert set(phases) == {"all", "prefill", "decode", "mixed"}
+        assert "all" in phases
+        assert set(phases) <= {"all", "prefill", "decode", "mixed"}
         assert all(0 < error.median <= error.p95 for error in phases.values())
 
 
