@@ -1,0 +1,99 @@
+"""Which step times a deployment gets, and that nothing is downgraded without a word."""
+
+import numpy as np
+import pytest
+
+from replay.deployment import resolve_deployment
+from replay.hardware.catalogue import shipped_catalogue
+from replay.planning.figures import step_time_info
+from replay.specs import DeploymentSpec, EngineSpec
+from replay.steptime.accuracy import quoted_error
+from replay.steptime.choose import choose_step_time
+from replay.steptime.record import StepTime
+
+CATALOGUE = shipped_catalogue()
+LLAMA, MIXTRAL, SCOUT = (
+    "meta-llama/Llama-3.1-8B", "mistralai/Mixtral-8x7B-v0.1", "meta-llama/Llama-4-Scout-17B-16E-Instruct",
+)  # fmt: skip
+
+
+def chosen(model: str = LLAMA, gpu: str = "H100-SXM", **changes: object) -> StepTime:
+    fields: dict[str, object] = {
+        "scheduler": "vllm", "tp": 1, "weight_dtype": None, "kv_dtype": None, "max_num_batched_tokens": 2048,
+        "max_num_seqs": 128, "max_model_len": 8192, "async_scheduling": True,
+    }  # fmt: skip
+    return choose_step_time(CATALOGUE.model(model), CATALOGUE.gpu(gpu), **{**fields, **changes})  # type: ignore[arg-type] # one dict for all
+
+
+@pytest.mark.parametrize(
+    "gpu", ["A100-SXM-80GB", "H100-SXM", "H200-SXM", "B200-SXM", "B300-SXM", "GB200", "GB300", "L40S"]
+)
+def test_a_timed_gpu_gets_its_kernels(gpu: str) -> None:
+    record = chosen(gpu=gpu)
+    assert record.provenance == "transported"
+    assert record.calibration_id.endswith("/vllm/1")
+    assert "single kernels timed" in record.notes[0]
+    assert quoted_error(record.stated_error) is not None
+    for table in (record.rest_ps[1:], record.decode_table_ps[1:], record.prefill_table_ps[2:]):
+        assert table.dtype == np.int64
+        assert (table > 0).all()
+    assert record.prefill_step_ps > 0
+    assert record.host_ps > 0
+    assert record.request_overhead_ps == 8 * 10**9
+
+
+def test_an_engine_family_gets_its_own_kernels_where_they_were_timed() -> None:
+    assert chosen(scheduler="sglang").calibration_id == "h100_sxm/sglang/1"
+    assert chosen(scheduler="trtllm").calibration_id == "h100_sxm/trtllm/1"
+    stand_in = chosen(gpu="B300-SXM", scheduler="sglang")
+    assert stand_in.calibration_id == "b300_sxm/vllm/1"
+    assert any("SGLang" in note and "stand in" in note for note in stand_in.notes)
+
+
+def test_a_gpu_that_nobody_timed_gets_its_data_sheet() -> None:
+    record = chosen(gpu="H100-PCIe")
+    assert record.provenance == "analytic"
+    assert not record.stated_error
+    assert not any("Kernels of" in note for note in record.notes)
+
+
+def test_a_kernel_that_nobody_timed_is_named() -> None:
+    record = chosen(weight_dtype="int4")
+    assert record.provenance == "analytic"
+    assert record.notes[0].startswith("Kernels of H100-SXM were timed, but not for this deployment: GEMMs with int4")
+    latent = chosen("deepseek-ai/DeepSeek-V3", "H200-SXM", tp=8)
+    assert "latent keys" in latent.notes[0]
+
+
+def test_a_gpu_with_other_figures_under_a_shipped_name_is_not_that_gpu() -> None:
+    slower = CATALOGUE.gpu("H100-SXM").model_copy(update={"mem_bw_gb_per_s": 2000.0})
+    record = choose_step_time(
+        CATALOGUE.model(LLAMA), slower, scheduler="vllm", tp=1, weight_dtype=None, kv_dtype=None,
+        max_num_batched_tokens=512, max_num_seqs=8, max_model_len=1024, async_scheduling=True,
+    )  # fmt: skip
+    assert record.provenance == "analytic"
+
+
+def test_experts_of_another_size_are_scaled_and_said() -> None:
+    timed, scaled = chosen(MIXTRAL, tp=4), chosen(SCOUT, tp=8)
+    assert not any("Experts of this size" in note for note in timed.notes)
+    assert any("Experts of this size were not timed" in note for note in scaled.notes)
+    own, other = quoted_error(timed.stated_error), quoted_error(scaled.stated_error)
+    assert own is not None
+    assert other is not None
+    assert other[1] > own[1]
+
+
+def test_a_deployment_reports_what_it_rests_on() -> None:
+    spec = DeploymentSpec(model=LLAMA, gpu="H100-SXM", engine=EngineSpec(preset="vllm-0.33"))
+    info = step_time_info(resolve_deployment(spec, CATALOGUE.model(LLAMA), CATALOGUE.gpu("H100-SXM")))
+    assert (info.provenance, info.calibration_id) == ("transported", "h100_sxm/vllm/1")
+    assert info.stated_error.startswith(
+        "step time of dense models, put together from kernels timed on H100-SXM: median"
+    )
+
+
+def test_eager_steps_are_no_faster_than_their_launches() -> None:
+    eager, graphs = (chosen("Qwen/Qwen3-0.6B", cuda_graphs=captured) for captured in (False, True))
+    assert eager.rest_ps[1] > graphs.rest_ps[1]
+    assert eager.rest_ps[3] == eager.rest_ps[1]  # both bound by the launches of 28 layers
