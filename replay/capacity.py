@@ -11,6 +11,7 @@ import numpy as np
 from replay.deployment import Deployment
 from replay.kernels.state import Requests
 from replay.machine import Checkpoint, Int64Array, Machine, take_requests
+from replay.steptime.interpolation import record_table
 
 PS_PER_S = 1e12
 _REQUESTS = 8192
@@ -75,7 +76,12 @@ def lifetime_s(requests: Requests, deployment: Deployment) -> float:
     chunk = len(record.rest_ps) - 1
     prefill = prompt / chunk * int(record.rest_ps[chunk]) if prompt > chunk else int(record.rest_ps[int(prompt)])
     prefill += record.prefill_linear_ps * prompt * (prompt + 1)
-    decode = int(record.rest_ps[1]) + record.decode_request_ps + record.decode_linear_ps * (prompt + output / 2)
+    chunks = max(prompt / chunk, 1.0)
+    before = max(prompt - chunk, 0.0) / 2  # cached tokens behind the mean chunk
+    prefill += chunks * (record.prefill_step_ps + record_table(record.prefill_table_ps, prompt / chunks, before))
+    context = prompt + output / 2
+    decode = int(record.rest_ps[1]) + record.decode_request_ps + record.decode_linear_ps * context
+    decode += record_table(record.decode_table_ps, 1.0, context)
     return (prefill + (output - 1) * decode) / PS_PER_S
 
 

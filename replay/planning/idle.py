@@ -1,7 +1,8 @@
 """The best latency any replica count can give: each request alone on an idle replica, its prefix cached if at all.
 
-A lower bound from the step-time record, since a request's chunks and decodes cannot be shorter in company (tables of
-attention are left out of the prefill, which keeps it a bound). An objective under this bound needs no replay to fail.
+A lower bound from the step-time record. In company a step may hold more tokens, and timed kernels are faster at some
+larger sizes: so a step of T tokens counts as the fastest of T or more, and a prompt cut into more steps as the fastest
+per token. Attention tables are left out, which keeps it a bound. An objective under this bound needs no replay to fail.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from replay.deployment import Deployment
 
 Float64Array = npt.NDArray[np.float64]
+Int64Array = npt.NDArray[np.int64]
 _PS = 1e12
 
 
@@ -39,16 +41,25 @@ def idle_value_s(objective: Objective, workload: Workload, deployment: Deploymen
         cached = np.minimum(workload.prefix.reusable_tokens[part], prompt - 1)  # the best that any cache can do
     new = prompt - cached
     chunk = min(deployment.engine.max_num_batched_tokens, len(record.rest_ps) - 1)
-    whole, rest = new // chunk, new % chunk
-    samples: Float64Array = (whole * record.rest_ps[chunk] + record.rest_ps[rest]).astype(np.float64)
+    fastest = np.minimum.accumulate(record.rest_ps[:0:-1])[::-1]  # [T - 1]: of T tokens or more
+    samples = _prefill_ps(new, chunk, record.rest_ps, fastest)
+    samples += record.prefill_step_ps * (new > 1)
     samples += record.prefill_linear_ps * (new.astype(np.float64) * (2.0 * cached + new + 1.0))
     samples += record.request_overhead_ps
     if objective.metric == "e2e":
         step = 1.0 + deployment.engine.num_speculative_tokens  # tokens of a decode at best: every draft accepted
         decodes = np.ceil((output - 1.0) / step)
-        samples += decodes * (record.rest_ps[1] + record.decode_request_ps)
+        samples += decodes * (fastest[0] + record.decode_request_ps)
         samples += record.decode_linear_ps * (decodes * (prompt + 1.0) + step * decodes * (decodes - 1.0) / 2.0)
     if objective.attainment is not None:
         return float(np.sort(samples)[ceil_rank(objective.attainment, len(samples)) - 1]) / _PS
     value = samples.mean() if objective.percentile is None else np.percentile(samples, objective.percentile)
     return float(value) / _PS
+
+
+def _prefill_ps(new: Int64Array, chunk: int, rest_ps: Int64Array, fastest_ps: Int64Array) -> Float64Array:
+    """The least that steps holding ``new`` tokens of a prompt take, apart from attention: one step, or several."""
+    per_token = float((rest_ps[1 : chunk + 1] / np.arange(1, chunk + 1)).min())
+    several = np.maximum(new * per_token, 2.0 * fastest_ps[0])
+    one = fastest_ps[np.minimum(new, chunk) - 1]
+    return np.asarray(np.where(new <= chunk, np.minimum(one, several), several), dtype=np.float64)

@@ -13,6 +13,7 @@ from replay.errors import FieldError, SpecError
 from replay.hardware.dtypes import kv_format, weight_format
 from replay.hardware.entries import GpuType, ModelSpec
 from replay.hardware.weights import layer_counts
+from replay.steptime.interpolation import log_linear_knots
 from replay.steptime.record import StepTime, no_table
 from replay.steptime.roofline import FP8_FORMATS, Roofline, borrowed, generation
 
@@ -134,12 +135,10 @@ def _decode_table_ps(roofline: Roofline) -> Int64Array:
 
 
 def table_knots(limit: int) -> Int64Array:
-    """Knots of a step-time table axis, 8 an octave (``replay.kernels.loglinear``), up to two at or past ``limit``."""
-    knots = list(range(16))
-    while knots[-2] < limit:
-        octave = (len(knots) >> 3) - 1
-        knots.append((8 + (len(knots) & 7)) << octave)
-    return np.array(knots, dtype=np.int64)
+    """Knots of a step-time table axis, up to two at or past ``limit``."""
+    shift = max(limit.bit_length() - 4, 0)
+    past = 2 if (limit >> shift) << shift == limit else 3
+    return log_linear_knots(max(16, (shift << 3) + (limit >> shift) + past))
 
 
 def _notes(model: ModelSpec, gpu: GpuType, weights: str) -> tuple[str, ...]:

@@ -57,6 +57,24 @@ def grid(
     return np.asarray(at_x[:, j] + (at_x[:, j + 1] - at_x[:, j]) * t[None, :])
 
 
+def record_table(table: Int64Array, x: float, y: float) -> float:
+    """One value of a step-time record's table at log-linear knots; 0 where the table is absent."""
+    if table.size == 0:
+        return 0.0
+    rows, columns = (log_linear_knots(size) for size in table.shape)
+    at_x = between(rows.astype(np.float64), table.astype(np.float64), x)
+    return float(along(columns.astype(np.float64), at_x, np.array([y]))[0])
+
+
+def log_linear_knots(count: int) -> Int64Array:
+    """The first knots of a log-linear axis, 8 an octave (``replay.kernels.loglinear``)."""
+    found = list(range(min(count, 16)))
+    while len(found) < count:
+        octave = (len(found) >> 3) - 1
+        found.append((8 + (len(found) & 7)) << octave)
+    return np.array(found, dtype=np.int64)
+
+
 def points(rows: Int64Array, columns: Int64Array, values: Float64Array, x: Int64Array, y: Int64Array) -> Float64Array:
     """Values of a table of shape (rows, columns) at points ``(x, y)``, as ``kernels.loglinear.interpolate`` does."""
     i, s = weights(rows.astype(np.float64), x.astype(np.float64))

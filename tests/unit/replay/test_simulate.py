@@ -10,6 +10,7 @@ import pytest
 from replay.deployment import Deployment, resolve_deployment
 from replay.errors import SpecError
 from replay.hardware.catalogue import shipped_catalogue
+from replay.kernels.loglinear import interpolate
 from replay.machine import make_requests
 from replay.results import ReplayResult
 from replay.simulate import simulate
@@ -81,9 +82,14 @@ def test_a_lone_request_pays_its_overhead_prefill_and_decodes() -> None:
     result = simulate(one, d)
     record = d.step_time
     prefill = int(record.rest_ps[100]) + record.prefill_linear_ps * 100 * 101
+    prefill += record.prefill_step_ps + int(interpolate(record.prefill_table_ps, 100, 0))
     assert result.requests.first_token_ps[0] == record.request_overhead_ps + prefill
     decodes = sum(
-        int(record.rest_ps[1]) + record.decode_request_ps + record.decode_linear_ps * (100 + j) for j in (1, 2)
+        int(record.rest_ps[1])
+        + record.decode_request_ps
+        + record.decode_linear_ps * (100 + j)
+        + int(interpolate(record.decode_table_ps, 1, 100 + j))
+        for j in (1, 2)
     )
     assert result.requests.last_token_ps[0] - result.requests.first_token_ps[0] == decodes
 

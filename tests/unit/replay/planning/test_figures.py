@@ -1,4 +1,5 @@
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -87,18 +88,21 @@ def test_operating_point_of_one_idle_deployment() -> None:
 
 
 def test_idle_bound_by_hand() -> None:
-    alone = deployment()
-    record = alone.step_time
-    chunk = alone.engine.max_num_batched_tokens
+    found = deployment()
+    chunk = found.engine.max_num_batched_tokens
+    rest = 10**9 + 10**7 * np.arange(chunk + 1, dtype=np.int64)
+    rest[1] = 5 * 10**9  # one token alone is slower than eight, as some timed kernels are
+    record = replace(found.step_time, rest_ps=rest, decode_linear_ps=40_000, prefill_linear_ps=30, prefill_step_ps=7)
+    alone = replace(found, step_time=record)
     prompt, output = chunk + 100, 3
     workload = make_workload(4, prompt=prompt, output=output)
-    prefill = record.request_overhead_ps + record.rest_ps[chunk] + record.rest_ps[100]
-    prefill += record.prefill_linear_ps * prompt * (prompt + 1)
+    prefill = record.request_overhead_ps + prompt * rest[chunk] / chunk + 7
+    prefill += 30 * prompt * (prompt + 1)
     ttft = idle_value_s(parse_objective("ttft_p50=1s"), workload, alone)
     assert ttft == pytest.approx(prefill / 1e12)
-    decode = 2 * (record.rest_ps[1] + record.decode_request_ps) + record.decode_linear_ps * (
-        (prompt + 1) + (prompt + 2)
-    )
+    decode = 2 * (rest[2] + record.decode_request_ps) + 40_000 * ((prompt + 1) + (prompt + 2))
+    short = idle_value_s(parse_objective("ttft_p50=1s"), make_workload(4, prompt=50, output=2), alone)
+    assert short == pytest.approx((record.request_overhead_ps + rest[50] + 7 + 30 * 50 * 51) / 1e12)
     e2e = idle_value_s(parse_objective("e2e_mean=1s"), workload, alone)
     assert e2e == pytest.approx((prefill + decode) / 1e12)
     assert idle_value_s(parse_objective("itl_p99=1s"), workload, alone) == 0.0

