@@ -44,7 +44,7 @@ TOKENS = (
     257, 320, 384, 448, 512, 513, 640, 768, 769, 1024, 1025, 1280, 1281, 1536, 1537, 1792, 2048, 2049, 2560, 2561, 3072,
     3073, 4096, 4097, 5120, 6144, 8192, 12288, 16384, 32768,
 )  # fmt: skip
-KEPT_TOKENS = 25
+KEPT_TOKENS = 23
 OUTPUTS = (128, 512, 1024, 2048, 4096, 6144, 8192, 12288, 16384, 65536)
 INPUTS = (512, 1024, 2048, 4096, 7168, 14336, 28672)
 PROBES = ((1024, 4096), (4096, 4096), (6144, 4096), (4096, 14336), (28672, 4096), (10240, 8192), (8192, 3584))
@@ -70,6 +70,12 @@ EXPERTS = {
     (3072, 1536, 8, 256): ("bf16", "fp8_block", "nvfp4"),
 }
 """Hidden size, intermediate size, experts a token, experts: shapes that the package timed, and the formats kept."""
+LATENT_SHAPE = (7168, 2048)
+"""Hidden and intermediate size of the models over latent keys, whose routing the package takes as less skewed."""
+LATENT_HEADS = (8, 32, 128)
+LATENT_FORMATS = ("fp8_block", "nvfp4")
+LATENT_CHUNKS, LATENT_CACHED = (1, 64, 256, 1024, 4096, 16384), (0, 4096, 65536)
+LATENT_BATCHES, LATENT_CONTEXTS = (1, 4, 16, 64, 128, 256, 512), (64, 1024, 8192, 65536)
 SPLITS = ((1, 1), (2, 1), (4, 1), (8, 1), (1, 2), (1, 4), (1, 8))
 """Ranks that share an expert, ranks that share out the experts."""
 REDUCED_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
@@ -133,9 +139,20 @@ class Timings:
         )  # fmt: skip
         return self._us(operation, prefill=False, batch=batch, length=context)
 
+    def latent(self, fmt: str, kv: str, heads: int, *, prefill: bool, row: int, column: int) -> float | None:
+        """A whole attention block over latent keys: projections and attention."""
+        operation = self.operations.MLAModule(
+            "mla", 1, prefill, heads, self.common.KVCacheQuantMode[KV_FORMATS[kv]], self.common.FMHAQuantMode.bfloat16,
+            self.common.GEMMQuantMode[GEMM_FORMATS[fmt]], native_num_heads=128,
+        )  # fmt: skip
+        if prefill:
+            return self._us(operation, prefill=True, batch=1, length=row, cached=column)
+        return self._us(operation, prefill=False, batch=row, length=column)
+
     def experts(self, shape: tuple[int, int, int, int], fmt: str, split: tuple[int, int], tokens: int) -> float | None:
+        skew = "power_law_1.01" if shape[:2] == LATENT_SHAPE else "power_law_1.2"
         operation = self.operations.MoE(
-            "moe", 1, *shape, *split, self.common.MoEQuantMode[EXPERT_FORMATS[fmt]], "power_law_1.2", 1
+            "moe", 1, *shape, *split, self.common.MoEQuantMode[EXPERT_FORMATS[fmt]], skew, 1
         )
         return self._us(operation, prefill=True, batch=1, length=tokens)
 
@@ -207,6 +224,21 @@ def attentions(
     return found
 
 
+def latents(timings: Timings, *, prefill: bool) -> list[dict[str, Any]]:
+    rows, columns = (LATENT_CHUNKS, LATENT_CACHED) if prefill else (LATENT_BATCHES, LATENT_CONTEXTS)
+    found = []
+    for fmt in LATENT_FORMATS:
+        for kv in KV_FORMATS:
+            for heads in LATENT_HEADS:
+                table = [
+                    full(timings.latent(fmt, kv, heads, prefill=prefill, row=row, column=column) for column in columns)
+                    for row in rows
+                ]
+                if all(table):
+                    found.append({"weights": fmt, "kv": kv, "heads": heads, "us": table})
+    return found
+
+
 def experts(timings: Timings) -> list[dict[str, Any]]:
     found = []
     for shape, formats in EXPERTS.items():
@@ -249,6 +281,12 @@ def calibration(gpu: str, family: str, date: str) -> dict[str, Any]:
         "decode_attention": {
             "batch": BATCHES, "context": CONTEXTS,
             "kernels": attentions(decode_heads, BATCHES, CONTEXTS, timings.decode),
+        },
+        "latent_prefill": {
+            "new": LATENT_CHUNKS, "cached": LATENT_CACHED, "kernels": latents(timings, prefill=True),
+        },
+        "latent_decode": {
+            "batch": LATENT_BATCHES, "context": LATENT_CONTEXTS, "kernels": latents(timings, prefill=False),
         },
         "experts": {"tokens": EXPERT_TOKENS, "shapes": experts(timings)},
         "all_reduce": {

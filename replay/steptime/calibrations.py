@@ -21,6 +21,7 @@ import numpy as np
 from replay.errors import FieldError, SpecError
 from replay.steptime.interpolation import Float64Array, never_falling
 from replay.steptime.kernel_tables import (
+    LATENT_WIDTH,
     AllReduceTables,
     AttentionKey,
     AttentionTables,
@@ -127,6 +128,8 @@ def _tables(document: Mapping[str, Any]) -> KernelTables:
         gemm=_gemm(document["gemm"]),
         prefill=_attention(document["prefill_attention"], "prefill_attention", "new", "cached"),
         decode=_attention(document["decode_attention"], "decode_attention", "batch", "context"),
+        latent_prefill=_attention(document["latent_prefill"], "latent_prefill", "new", "cached"),
+        latent_decode=_attention(document["latent_decode"], "latent_decode", "batch", "context"),
         experts=_experts(document["experts"]),
         all_reduce=AllReduceTables(
             size_bytes=_knots(document["all_reduce"]["bytes"], "all_reduce.bytes"),
@@ -160,9 +163,14 @@ def _attention(part: Mapping[str, Any], where: str, rows: str, columns: str) -> 
     first, second = _knots(part[rows], f"{where}.{rows}"), _knots(part[columns], f"{where}.{columns}")
     us: dict[AttentionKey, dict[tuple[int, int], Float64Array]] = {}
     for number, kernel in enumerate(part["kernels"]):
-        key = AttentionKey(kernel["head_dim"], kernel["window"], kernel["kv"])
+        key = AttentionKey(
+            int(kernel.get("head_dim", LATENT_WIDTH)),
+            int(kernel.get("window", 0)),
+            str(kernel["kv"]),
+            str(kernel.get("weights", "")),
+        )
         table = _times(kernel["us"], f"{where}.kernels.{number}.us", (len(first), len(second)))
-        us.setdefault(key, {})[kernel["heads"], kernel["kv_heads"]] = never_falling(never_falling(table), 1)
+        us.setdefault(key, {})[kernel["heads"], kernel.get("kv_heads", 1)] = never_falling(never_falling(table), 1)
     return AttentionTables(first, second, us)
 
 

@@ -16,7 +16,11 @@ from replay.hardware.entries import ModelSpec
 from replay.hardware.weights import full_heads, kv_heads_per_rank, layer_counts
 from replay.steptime.experts import ExpertCurve, expert_curve
 from replay.steptime.interpolation import Float64Array, along
-from replay.steptime.kernel_tables import AttentionKey, AttentionTables, ExpertKey, KernelTables
+from replay.steptime.kernel_tables import LATENT_WIDTH, AttentionKey, AttentionTables, ExpertKey, KernelTables
+from replay.steptime.latent import latent_attention_us, latent_key, latent_projections_us
+
+SHARED_BESIDE_TOKENS = 256
+"""Up to so many tokens vLLM runs shared experts beside the routed ones."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,8 @@ class KernelModel:
     def missing(self) -> str | None:
         """Why no tables serve this deployment; ``None`` where they do."""
         m, tables = self.model, self.tables
-        if m.attention_kind == "MLA":
-            return "attention over latent keys (MLA) is not in the tables"
+        if m.attention_kind == "MLA" and self._latent_key() is None:
+            return f"latent attention (MLA) of this size with {self._format_of('attention')} weights was not timed"
         for part in ("attention", "dense_mlp"):
             if self._format_of(part) not in tables.gemm.us:
                 return f"GEMMs with {self._format_of(part)} weights are not in the tables"
@@ -50,6 +54,9 @@ class KernelModel:
         if m.num_moe_layers and self.experts() is None:
             return f"experts like these with {self._format_of('experts')} weights are not in the tables"
         return None
+
+    def _latent_key(self) -> AttentionKey | None:
+        return latent_key(self.model, self.tables, self._format_of("attention"), self.kv_dtype)
 
     def experts(self) -> ExpertCurve | None:
         """Times of one layer of experts; ``None`` where no layer near enough was timed."""
@@ -71,6 +78,10 @@ class KernelModel:
     def attention_projections_us(self, tokens: Float64Array) -> Float64Array:
         """Both projections of all layers; those with full attention may have their own heads."""
         m, tp = self.model, self.tp
+        key = self._latent_key()
+        if key is not None:
+            heads = m.num_attention_heads / tp
+            return m.num_layers * latent_projections_us(self.tables, key, heads, tokens)
         full, window, linear = layer_counts(m)
         total = np.zeros_like(tokens)
         for layers, kv_heads, head_dim in (
@@ -114,10 +125,13 @@ class KernelModel:
         return np.asarray((2 * self.model.num_layers + 1) * self.tables.all_reduce.at(self.tp, size))
 
     def rest_s(self, tokens: Float64Array) -> Float64Array:
-        """Everything but attention of steps of ``tokens`` (>= 1), with the LM head on one row."""
+        """Everything but attention of steps of ``tokens`` (>= 1), with the LM head on one row: straight lines
+        between the tokens that any kernel was timed at."""
         tables = self.tables
         reduced = tables.all_reduce.size_bytes / (2.0 * self.model.hidden_size)
-        knots = np.unique(np.concatenate((*tables.gemm.tokens.values(), tables.experts.tokens, np.rint(reduced))))
+        streams = np.array([SHARED_BESIDE_TOKENS, SHARED_BESIDE_TOKENS + 1.0])
+        own = (*tables.gemm.tokens.values(), tables.experts.tokens, np.rint(reduced), streams)
+        knots = np.unique(np.concatenate(own))
         knots = knots[knots >= 1]
         return along(knots, self._timed_rest_s(knots), tokens)
 
@@ -126,7 +140,10 @@ class KernelModel:
         norms = 2 * m.num_layers * self.tables.elementwise.at(4 * m.hidden_size, tokens)
         dense = self.mlp_us("dense_mlp", m.num_layers - m.num_moe_layers, m.intermediate_size / tp, tokens)
         shared = self.mlp_us("shared_experts", m.num_moe_layers, m.shared_expert_intermediate_size / tp, tokens)
-        gemms = self.attention_projections_us(tokens) + dense + shared + self.experts_us(tokens)
+        routed = self.experts_us(tokens)
+        beside = np.maximum(shared, routed)  # small batches run both at once, on two streams
+        experts = np.where(tokens <= SHARED_BESIDE_TOKENS, beside, shared + routed)
+        gemms = self.attention_projections_us(tokens) + dense + experts
         head = self.head_us(np.ones(1))[0] + self.tables.elementwise.at(m.hidden_size, tokens)
         return np.asarray((gemms + norms + head + self.all_reduce_us(tokens)) * 1e-6)
 
@@ -155,6 +172,9 @@ class KernelModel:
     def prefill_grid_s(self, new: Float64Array, cached: Float64Array) -> Float64Array:
         """Prefill attention of one chunk, shape (new, cached)."""
         total = np.zeros((len(new), len(cached)))
+        latent = self._latent_key()
+        if latent is not None:
+            return self._latent_s(self.tables.latent_prefill, latent, new, cached)
         tables = self.tables.prefill
         for layers, kv_heads, head_dim, window in self._attention_layers():
             key, heads, kv = self._kernel(tables, kv_heads, head_dim, window)
@@ -164,6 +184,13 @@ class KernelModel:
                 us = floor + (us - floor) * _window_share(new, cached, float(window))
             total = total + layers * us
         return total * 1e-6
+
+    def _latent_s(
+        self, blocks: AttentionTables, key: AttentionKey, rows: Float64Array, columns: Float64Array
+    ) -> Float64Array:
+        heads = self.model.num_attention_heads / self.tp
+        us = latent_attention_us(self.tables, blocks, key, heads, rows, columns)
+        return self.model.num_layers * 1e-6 * us
 
     def chunk_floor_s(self) -> float:
         """Prefill attention of one token with nothing cached: the part that a step pays once, not each chunk."""
@@ -176,6 +203,8 @@ class KernelModel:
 
     def kv_bytes_per_token(self) -> float:
         """Keys and values of one token on one GPU, all layers."""
+        if self.model.attention_kind == "MLA":
+            return float(self.model.num_layers * LATENT_WIDTH * KV_BYTES[self.kv_dtype])
         width = sum(
             layers * kv_heads_per_rank(kv_heads, self.tp) * head_dim
             for layers, kv_heads, head_dim, _ in self._attention_layers()
@@ -189,6 +218,9 @@ class KernelModel:
     def decode_grid_s(self, batch: Float64Array, context: Float64Array) -> Float64Array:
         """Decode attention, shape (batch, context)."""
         total = np.zeros((len(batch), len(context)))
+        latent = self._latent_key()
+        if latent is not None:
+            return self._latent_s(self.tables.latent_decode, latent, batch, context)
         tables = self.tables.decode
         for layers, kv_heads, head_dim, window in self._attention_layers():
             key, heads, kv = self._kernel(tables, kv_heads, head_dim, window)

@@ -40,6 +40,8 @@ class AttentionKey:
     window: int
     """Tokens a query sees at most; 0: all."""
     kv_dtype: str
+    weights: str = ""
+    """Of the projections, where they were timed with the attention (latent keys)."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,18 @@ class Elementwise:
         return self.fixed_us + tokens * (2.0 * width / (self.share * self.memory_bytes_per_s) * 1e6)
 
 
+LATENT_DIMS = {
+    "hidden_size": 7168,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+}
+"""The latent attention that was timed: that of DeepSeek-V3 and Kimi-K2."""
+LATENT_WIDTH = LATENT_DIMS["kv_lora_rank"] + LATENT_DIMS["qk_rope_head_dim"]
+
+
 @dataclass(frozen=True)
 class KernelTables:
     """All kernels of one GPU type and engine family."""
@@ -144,6 +158,9 @@ class KernelTables:
     gemm: GemmTables
     prefill: AttentionTables
     decode: AttentionTables
+    latent_prefill: AttentionTables
+    latent_decode: AttentionTables
+    """Whole attention blocks over latent keys of ``LATENT_DIMS``, projections and attention."""
     experts: ExpertTables
     all_reduce: AllReduceTables
     elementwise: Elementwise

@@ -61,8 +61,8 @@ def test_a_kernel_that_nobody_timed_is_named() -> None:
     record = chosen(weight_dtype="int4")
     assert record.provenance == "analytic"
     assert record.notes[0].startswith("Kernels of H100-SXM were timed, but not for this deployment: GEMMs with int4")
-    latent = chosen("deepseek-ai/DeepSeek-V3", "H200-SXM", tp=8)
-    assert "latent keys" in latent.notes[0]
+    latent = chosen("deepseek-ai/DeepSeek-V3", "H200-SXM", tp=8, weight_dtype="bf16")
+    assert "latent attention (MLA) of this size with bf16 weights was not timed" in latent.notes[0]
 
 
 def test_a_gpu_with_other_figures_under_a_shipped_name_is_not_that_gpu() -> None:

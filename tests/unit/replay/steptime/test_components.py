@@ -12,6 +12,7 @@ from replay.steptime.calibrated import Limits, Overheads, calibrated_step_time, 
 from replay.steptime.calibrations import DATA, Calibration, read_calibration, shipped_calibration
 from replay.steptime.components import KernelModel
 from replay.steptime.kernel_tables import (
+    LATENT_WIDTH,
     AllReduceTables,
     AttentionKey,
     AttentionTables,
@@ -25,6 +26,7 @@ from replay.steptime.kernel_tables import (
 CATALOGUE = shipped_catalogue()
 TWO = np.array([1.0, 1000.0])
 GEMM_US_PER_UNIT = 1e-9
+LATENT_US = 5.0
 DECODE_US_PER_TOKEN, PREFILL_US_PER_TOKEN, FLOOR_US = 0.25, 0.5, 10.0
 
 
@@ -37,10 +39,15 @@ def planted(gemm_floor_us: float = 0.0, knots: np.ndarray = TWO) -> KernelTables
     key = AttentionKey(128, 0, "bf16")
     prefill = {(h, h): FLOOR_US + PREFILL_US_PER_TOKEN * h * np.repeat(rows[:, None], 2, 1) for h in (1, 64)}
     decode = {(h, h): DECODE_US_PER_TOKEN * h * rows[:, None] * columns[None, :] for h in (1, 8)}
+    latent = AttentionKey(LATENT_WIDTH, 0, "bf16", "bf16")
+    latent_us = {(1, 1): LATENT_US * rows[:, None] * (1.0 + columns[None, :])}
+    latent_us[128, 1] = 128 * latent_us[1, 1]
     return KernelTables(
         gemm=GemmTables(knots, knots, {"bf16": knots}, {"bf16": gemm}),
         prefill=AttentionTables(rows, columns, {key: prefill}),
         decode=AttentionTables(rows, columns, {key: decode}),
+        latent_prefill=AttentionTables(rows, columns, {latent: latent_us}),
+        latent_decode=AttentionTables(rows, columns, {latent: latent_us}),
         experts=ExpertTables(TWO, {ExpertKey(64, 32, 2, 8, "bf16", 1, 1): np.array([5.0, 5.0 + 999.0])}),
         all_reduce=AllReduceTables(np.array([0.0, 1e6]), {2: np.array([8.0, 8.0 + 10.0])}),
         elementwise=Elementwise(memory_bytes_per_s=1e12, share=0.5, fixed_us=3.0),
@@ -99,6 +106,51 @@ def test_more_key_value_heads_than_timed_are_like_more_sequences() -> None:
     wide = KernelModel(small(num_attention_heads=32, num_key_value_heads=32), planted(), 1, "bf16", "bf16")
     decode = wide.decode_grid_s(np.array([5.0]), np.array([300.0]))
     assert decode[0, 0] == pytest.approx(2 * DECODE_US_PER_TOKEN * 32 * 5 * 300 * 1e-6)
+
+
+def latent_model(**changes: object) -> ModelSpec:
+    fields = {
+        "attention_kind": "MLA", "hidden_size": 7168, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64, "v_head_dim": 128, "num_attention_heads": 16, "num_key_value_heads": 16,
+        "num_layers": 1, "head_dim": 192,
+    }  # fmt: skip
+    return small(**{**fields, **changes})
+
+
+def test_a_latent_block_is_its_projections_in_the_rest_and_attention_beside() -> None:
+    """Together they are the block as timed: 5 us a token, head and context token."""
+    kernels = KernelModel(latent_model(), planted(), 2, "bf16", "bf16")
+    assert kernels.missing() is None
+    batch, context = np.array([1.0, 20.0]), np.array([0.0, 300.0])
+    beside = kernels.decode_grid_s(batch, context)
+    projections = kernels.attention_projections_us(batch)[:, None] * 1e-6
+    block = LATENT_US * 8 * batch[:, None] * (1 + context[None, :]) * 1e-6
+    assert beside + projections == pytest.approx(block, rel=1e-9)
+    by_gemm = (2112 * 7168 + 8 * 192 * 1536 + 7168 * 8 * 128) * GEMM_US_PER_UNIT * batch
+    assert kernels.attention_projections_us(batch) == pytest.approx(by_gemm)
+    assert kernels.kv_bytes_per_token() == 576 * 2
+
+
+@pytest.mark.parametrize("change", [{"kv_lora_rank": 256}, {"indexer_heads": 64}])
+def test_latent_attention_of_other_sizes_was_not_timed(change: dict[str, int]) -> None:
+    assert "was not timed" in str(KernelModel(latent_model(**change), planted(), 2, "bf16", "bf16").missing())
+
+
+def test_shared_experts_run_beside_the_routed_ones_in_small_batches_only() -> None:
+    fields: dict[str, object] = {
+        "num_experts": 8, "experts_per_tok": 2, "moe_intermediate_size": 32, "num_moe_layers": 2,
+        "intermediate_size": 0, "attention_kind": "MHA",
+    }  # fmt: skip
+    alone = KernelModel(small(**fields), planted(), 1, "bf16", "bf16")
+    both = KernelModel(small(**fields, shared_expert_intermediate_size=32), planted(), 1, "bf16", "bf16")
+    tokens = np.array([256.0, 257.0])
+    shared = both.mlp_us("shared_experts", 2, 32, tokens) * 1e-6
+    routed = both.experts_us(tokens) * 1e-6
+    assert (shared < routed).all()
+    assert (both.rest_s(tokens) - alone.rest_s(tokens))[0] == pytest.approx(0.0, abs=1e-12)
+    far = np.array([1000.0])
+    more = both.rest_s(far) - alone.rest_s(far)
+    assert more[0] == pytest.approx(both.mlp_us("shared_experts", 2, 32, far)[0] * 1e-6)
 
 
 def test_window_layers_stop_at_their_window() -> None:

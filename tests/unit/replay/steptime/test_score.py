@@ -53,13 +53,13 @@ def test_phases_and_rows_are_counted(tmp_path: Path) -> None:
 
 def test_what_no_calibration_serves_is_scored_with_the_data_sheet_and_named(tmp_path: Path) -> None:
     latent = {
-        "model": "DeepSeek-V3", "gpu": "h200_sxm", "tp": 8, "moe_ep": 8, "gemm_quant": "fp8_block",
+        "model": "DeepSeek-V3", "gpu": "a100_sxm", "tp": 8, "moe_ep": 8, "gemm_quant": "fp8_block",
         "moe_quant": "fp8_block", "step_ms": 25.0,
     }  # fmt: skip
     scores = score_steps(steps(tmp_path, {**BASE, **latent}, {**MIXED, **latent, "phase": "mixed"}))
     assert scores.analytic[0]["n"] == 1
     assert "latent" in str(scores.analytic[0]["reason"])
-    assert scores.by_calibration[0]["calibration_id"] == "analytic/H200-SXM/2"
+    assert scores.by_calibration[0]["calibration_id"] == "analytic/A100-SXM-80GB/2"
     assert scores.rows["mixed steps of latent attention, which the source prices wrongly"] == 1
 
 
