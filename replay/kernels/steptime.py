@@ -40,7 +40,8 @@ def step_ps(
 ) -> int:
     """Time of a step with ``tokens`` tokens of ``n`` requests, of which ``decodes`` read ``context_tokens`` in all.
 
-    Chunks whose attention takes any time pay the fixed time of the prefill kernels once. Host work is added in synchronous scheduling and hidden under the GPU in asynchronous scheduling.
+    Chunks whose attention takes any time pay the fixed time of the prefill kernels once. Host work is added in
+    synchronous scheduling and hidden under the GPU in asynchronous scheduling.
     """
     law = times.law
     gpu = times.rest_ps[tokens] + law[LAW_DECODE_REQUEST] * decodes + chunks_ps

@@ -83,7 +83,7 @@ def calibrated_step_time(
 def prefill_table_s(kernels: KernelModel, chunks: Int64Array, contexts: Int64Array) -> Float64Array:
     """Prefill attention of one chunk beyond what a step pays once, at knots of chunk length and cached tokens."""
     whole = kernels.prefill_grid_s(_at_least_one(chunks), contexts.astype(np.float64))
-    table = np.maximum(whole - kernels.chunk_floor_s(), 0.0)
+    table = np.maximum(whole - kernels.chunk_floor_s(), 1e-12)  # any chunk takes some time: its step pays the fixed one
     table[chunks == 0] = 0.0
     return table
 

@@ -48,7 +48,8 @@ class StepTime:
     calibration_id: str
     notes: tuple[str, ...] = ()
     prefill_step_ps: int = 0
-    """Once in a step with any chunk of more than one token: what prefill attention costs before its first query."""
+    """Once in a step with chunks of more than one token whose attention takes any time: what prefill attention costs
+    before its first query."""
     stated_error: str = ""
     """A sentence on how far these step times are off, for reports; empty where the provenance says it."""
 

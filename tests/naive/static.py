@@ -35,11 +35,10 @@ class Law:
         longer = [(computed, tokens) for computed, tokens in step if tokens > 1]
         gpu = max(self.w, self.a * sum(tokens for _, tokens in step)) + self.b * sum(single)
         gpu += self.per_decode * len(single)
-        if longer:
-            gpu += self.prefill_step
-        gpu += sum(self.e2 * tokens * (2 * computed + tokens + 1) for computed, tokens in longer)
+        chunks = sum(self.e2 * tokens * (2 * computed + tokens + 1) for computed, tokens in longer)
         if self.prefill_table is not None:
-            gpu += sum(self.prefill_table(tokens, computed) for computed, tokens in longer)
+            chunks += sum(self.prefill_table(tokens, computed) for computed, tokens in longer)
+        gpu += chunks + (self.prefill_step if chunks > 0 else 0)
         if self.decode_table is not None and single:
             gpu += self.decode_table(len(single), sum(single) // len(single))
         host = self.host + self.host_per_row * len(step)

@@ -22,6 +22,7 @@ from replay.kernels.state import (
     LAW_HOST,
     LAW_HOST_REQUEST,
     LAW_PREFILL_PAIR,
+    LAW_PREFILL_STEP,
     LAWS,
     MAX_USED_BLOCKS,
     NEVER,
@@ -80,6 +81,7 @@ def times_of(law: Law, tokens: int, decode_table: Int64 | None = None, prefill_t
     scalars = np.zeros(LAWS, np.int64)
     scalars[LAW_DECODE_REQUEST], scalars[LAW_DECODE_TOKEN], scalars[LAW_PREFILL_PAIR] = law.per_decode, law.b, law.e2
     scalars[LAW_HOST], scalars[LAW_HOST_REQUEST] = law.host, law.host_per_row
+    scalars[LAW_PREFILL_STEP] = law.prefill_step
     return StepTimes(
         rest_ps=np.maximum(law.w, law.a * np.arange(tokens + 1, dtype=np.int64)),
         decode_table_ps=no_table() if decode_table is None else decode_table,
@@ -136,6 +138,7 @@ def random_case(seed: int) -> tuple[Config, StaticOptions, Requests, StepTimes, 
         host=draw.choice([0, 40, 1000]),
         host_per_row=draw.choice([0, 7]),
         hide_host=draw.random() < 0.4,
+        prefill_step=draw.choice([0, 60]),
     )
     decode_table = random_table(draw) if draw.random() < 0.4 else None
     prefill_table = random_table(draw) if draw.random() < 0.4 else None
