@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
@@ -47,7 +49,12 @@ def _declared(workload: Workload, default: int) -> Int64Array:
 
 
 def judge(workload: Workload, deployment: Deployment, declared: Int64Array | None) -> Int64Array:
-    """Index into ``STATUSES`` by request: 0 where it can run. Of several reasons the last of these counts."""
+    """Index into ``STATUSES`` by request: 0 where it can run. Of several reasons the last of these counts; of two pools
+    the prefill pool's, which computes one token of each."""
+    if deployment.decode is not None:
+        prompts = replace(workload, output_tokens=np.ones_like(workload.output_tokens))
+        first = judge(prompts, replace(deployment, decode=None), declared)
+        return np.where(first > 0, first, judge(workload, deployment.decode, declared))
     engine = deployment.engine
     total = workload.prompt_tokens + workload.output_tokens
     tokens, usable = total - 1, deployment.usable_blocks

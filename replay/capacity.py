@@ -10,7 +10,7 @@ import numpy as np
 
 from replay.deployment import Deployment
 from replay.kernels.state import Requests
-from replay.machine import Checkpoint, Int64Array, Machine, take_requests
+from replay.machine import Checkpoint, EngineRun, Int64Array, Machine, take_requests
 from replay.steptime.interpolation import record_table
 
 PS_PER_S = 1e12
@@ -35,20 +35,39 @@ def measure_capacity(
     n = len(requests.arrival_ps)
     if n == 0:
         return 0.0, 0.0
-    longest = int(_LONGEST_RUN_S / lifetime_s(requests, deployment)) + 1
     if machine.config.prefix_caching:
         share = take_requests(requests, np.arange(0, n, deployment.replicas))
-        burst = _in_order(share, min(_CACHED_REQUESTS, longest))
+        burst = _in_order(share, min(_CACHED_REQUESTS * machine.ranks, _most(requests, deployment)))
     else:
-        burst = take_requests(requests, _shuffled(n, min(_REQUESTS, longest)))
-    count = len(burst.arrival_ps)
-    run = machine.alone().run(burst._replace(arrival_ps=np.zeros(count, np.int64)), checkpoint)
+        burst = shuffled(requests, deployment, machine.ranks)
+    return admission_rate(machine.alone().run(at_once(burst), checkpoint))
+
+
+def shuffled(requests: Requests, deployment: Deployment, ranks: int = 1) -> Requests:
+    """Requests for a run that measures the capacity of ``ranks`` engines together, in an order of their own."""
+    n = len(requests.arrival_ps)
+    return take_requests(requests, _shuffled(n, min(_REQUESTS * ranks, _most(requests, deployment))))
+
+
+def at_once(requests: Requests) -> Requests:
+    """The same, all sent at time 0."""
+    return requests._replace(arrival_ps=np.zeros(len(requests.arrival_ps), np.int64))
+
+
+def admission_rate(run: EngineRun) -> tuple[float, float]:
+    """Requests per second that a run of requests sent at once admits when its batch has filled, and its kernel
+    seconds."""
+    count = len(run.admitted_ps)
     admitted = np.sort(run.admitted_ps)
     quarter = count // 4
     window_ps, whole_ps = int(admitted[-1] - admitted[quarter]), int(run.last_ps.max())
     if window_ps > whole_ps // 4:
         return (count - 1 - quarter) / (window_ps / PS_PER_S), run.kernel_s
     return count / (whole_ps / PS_PER_S), run.kernel_s  # everything was admitted at once
+
+
+def _most(requests: Requests, deployment: Deployment) -> int:
+    return int(_LONGEST_RUN_S / lifetime_s(requests, deployment)) + 1
 
 
 def _shuffled(n: int, count: int) -> Int64Array:

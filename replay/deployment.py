@@ -10,7 +10,8 @@ from replay.hardware.dtypes import weight_format
 from replay.hardware.entries import GpuType, ModelSpec
 from replay.hardware.feasibility import check_parallelism
 from replay.hardware.memory import MemoryPlan, size_memory
-from replay.specs import DeploymentSpec
+from replay.hardware.weights import DataParallel
+from replay.specs import POOLS, DeploymentSpec, DisaggregationSpec, pool_refusal, reads_state
 from replay.steptime.choose import choose_step_time
 from replay.steptime.record import StepTime
 
@@ -32,10 +33,31 @@ class Deployment:
     memory: MemoryPlan
     step_time: StepTime
     notes: tuple[str, ...] = ()
+    decode: Deployment | None = None
+    """Its decode pool; all else is then of its prefill pool, but ``spec``, which is of the whole."""
 
     @property
     def replicas(self) -> int:
-        return self.spec.replicas
+        """All replicas, those of the decode pool included."""
+        pools = self.spec.disaggregation
+        return self.spec.replicas if pools is None else pools.prefill_replicas + pools.decode_replicas
+
+    @property
+    def groups(self) -> tuple[tuple[int, int], ...]:
+        """Tensor-parallel groups: how many, and GPUs of each; by pool where there are two."""
+        pools = self.spec.disaggregation
+        if pools is None or self.decode is None:
+            return ((self.spec.replicas * self.engine.data_parallel_size, self.spec.tp),)
+        return ((pools.prefill_replicas, self.memory.tp), (pools.decode_replicas, self.decode.memory.tp))
+
+    @property
+    def engines(self) -> int:
+        """Engines with a queue of their own: replicas, times the data-parallel ranks of each."""
+        return sum(count for count, _ in self.groups)
+
+    @property
+    def gpus(self) -> int:
+        return sum(count * size for count, size in self.groups)
 
     @property
     def block_size(self) -> int:
@@ -71,6 +93,8 @@ def resolve_deployment(spec: DeploymentSpec, model: ModelSpec, gpu: GpuType) -> 
     Raises:
         SpecError: ``deployment.infeasible`` with the reason where it does not fit; or a bad knob.
     """
+    if spec.disaggregation is not None:
+        return _resolve_pools(spec, spec.disaggregation, model, gpu)
     if model.num_linear_layers > 0:
         detail = (
             f"{model.key} has linear-attention layers; their per-request state is sized (capreplay memory) "
@@ -79,6 +103,7 @@ def resolve_deployment(spec: DeploymentSpec, model: ModelSpec, gpu: GpuType) -> 
         raise SpecError("deployment.not_replayed", detail, [FieldError(detail, field="model")])
     check_parallelism(model, gpu, spec.tp, weight_format(spec.weight_dtype, model.weight_dtype))
     engine = resolve_engine(spec.engine, gpu, model, spec.max_model_len, spec.tp)
+    _check_ranks(spec, model, gpu, engine)
     memory = _size(spec, model, gpu, engine)
     notes = list(engine.notes)
     asked = asks_for_length(spec)
@@ -117,11 +142,60 @@ def resolve_deployment(spec: DeploymentSpec, model: ModelSpec, gpu: GpuType) -> 
         max_model_len=engine.max_model_len,
         async_scheduling=engine.async_scheduling,
         cuda_graphs=not engine.enforce_eager,
+        data_parallel=engine.data_parallel_size,
     )
     if engine.scheduler == "vllm-v0":
         step_time = replace(step_time, host_ps=V0_HOST_PS)
         notes.append("V0's work on the CPU is taken as 4 ms a step and 20 us a request: an estimate, not a measurement")
     return Deployment(spec, model, gpu, engine, memory, step_time, tuple(notes))
+
+
+def _resolve_pools(spec: DeploymentSpec, apart: DisaggregationSpec, model: ModelSpec, gpu: GpuType) -> Deployment:
+    """Both pools, each with its own parallelism, memory and step times; both serve the shorter ``max_model_len``."""
+    pools = zip(POOLS, spec.pools(), strict=True)
+    prefill, decode = (_resolve_pool(name, pool, model, gpu) for name, pool in pools)
+    notes = [*prefill.notes, *(note for note in decode.notes if note not in prefill.notes)]
+    longest = min(prefill.engine.max_model_len, decode.engine.max_model_len)
+    if apart.first_token_from == "decode":  # noqa: S105 - a token of text
+        notes.append("the first token comes from the decode replica: TTFT holds the KV transfer and the wait for it")
+    else:
+        notes.append("the first token comes from the prefill replica: the KV transfer is part of the gap to the second")
+    return replace(
+        prefill,
+        spec=spec,
+        engine=replace(prefill.engine, max_model_len=longest),
+        decode=replace(decode, engine=replace(decode.engine, max_model_len=longest, enable_prefix_caching=False)),
+        notes=tuple(notes),
+    )
+
+
+def _resolve_pool(name: str, pool: DeploymentSpec, model: ModelSpec, gpu: GpuType) -> Deployment:
+    """One pool; a refusal names it."""
+    try:
+        found = resolve_deployment(pool, model, gpu)
+    except SpecError as error:
+        raise pool_refusal(name, error) from error
+    engine, detail, cure, knob = found.engine, "", "", ""
+    if engine.scheduler != "vllm":
+        knob = "preset"
+        detail = f"prefill and decode apart are replayed with the vLLM V1 scheduler only, not with {engine.preset}"
+        cure = "use a vLLM preset from vllm-0.8 on, or leave disaggregation out"
+    elif engine.scheduling_policy != "fcfs":
+        knob = "overrides.scheduling_policy"
+        detail = f"prefill and decode apart are replayed first come first served, not by {engine.scheduling_policy}"
+        cure = "set scheduling_policy to fcfs, or leave disaggregation out"
+    elif engine.num_speculative_tokens > 0:
+        knob = "overrides.num_speculative_tokens"
+        detail = "prefill and decode apart are not replayed with speculative decoding"
+        cure = "leave num_speculative_tokens out, or leave disaggregation out"
+    elif engine.data_parallel_size > 1:
+        knob = "overrides.data_parallel_size"
+        detail = "prefill and decode apart are not replayed with data-parallel ranks in lockstep"
+        cure = "leave data_parallel_size out, or leave disaggregation out"
+    if detail:
+        fault = FieldError(detail, f"deployment.engine.{knob}", cure=cure)
+        raise SpecError("deployment.not_replayed", f"{detail}: {cure}", [fault])
+    return found
 
 
 def _size(spec: DeploymentSpec, model: ModelSpec, gpu: GpuType, engine: EngineConfig) -> MemoryPlan:
@@ -138,4 +212,35 @@ def _size(spec: DeploymentSpec, model: ModelSpec, gpu: GpuType, engine: EngineCo
         weight_dtype=spec.weight_dtype,
         kv_dtype=spec.kv_dtype,
         enforce_eager=engine.enforce_eager,
+        data_parallel=DataParallel(engine.data_parallel_size, engine.enable_expert_parallel),
     )
+
+
+def _check_ranks(spec: DeploymentSpec, model: ModelSpec, gpu: GpuType, engine: EngineConfig) -> None:
+    """Whether the ranks of one replica can share the experts here, and the time of it is known.
+
+    Raises:
+        SpecError: ``engine.knob``, ``deployment.not_replayed``; with what would work.
+    """
+    ranks = engine.data_parallel_size
+    if ranks == 1:
+        return
+    gpus, largest = ranks * spec.tp, gpu.max_scaleup_gpus
+    detail = cure = ""
+    if gpus > largest:
+        detail = (
+            f"{ranks} data-parallel ranks of tp {spec.tp} are {gpus} GPUs, and {gpu.key} links {largest} by its fast "
+            "interconnect: how long ranks across a network take is not known"
+        )
+        cure = (
+            f"set data_parallel_size to {largest // spec.tp} or less" if largest >= 2 * spec.tp else "use another GPU"
+        )
+    elif not engine.enable_expert_parallel and model.moe_intermediate_size % gpus:
+        detail = f"the expert width {model.moe_intermediate_size} of {model.key} does not divide by {gpus} GPUs"
+        cure = "set enable_expert_parallel, or another data_parallel_size"
+    elif spec.replicas > 1 and reads_state(spec.router):
+        detail = f"several groups of data-parallel ranks are not replayed behind the router {spec.router}"
+        cure = "use round_robin, random or session_affinity: the ranks of a group are chosen by vLLM's own score"
+    if detail:
+        field = "deployment.router" if "router" in detail else "deployment.engine.overrides.data_parallel_size"
+        raise SpecError("deployment.not_replayed", f"{detail}; {cure}", [FieldError(detail, field, cure=cure)])

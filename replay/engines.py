@@ -64,6 +64,11 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     """Acts where the trace gives prompt block ids; without them no prompt is taken to share anything."""
     enforce_eager: bool = False
+    data_parallel_size: int = 1
+    """Ranks of a mixture-of-experts model that share the experts and step together; each is an engine of ``tp``
+    GPUs."""
+    enable_expert_parallel: bool = False
+    """With data-parallel ranks: whole experts a GPU, instead of a slice of each."""
     num_gpu_blocks_override: int | None = None
     threshold_binds_lone_request: bool = False
     unchunked_looks_further: bool = False
@@ -132,6 +137,8 @@ class EngineConfig:
         if self.own:
             return dict(self.own)
         shown = {*_COMMON, *KNOBS_OF[self.scheduler]}
+        if self.data_parallel_size == 1:
+            shown -= {"data_parallel_size", "enable_expert_parallel"}
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name in shown}
 
     @property
@@ -153,6 +160,8 @@ KNOBS = {
     "watermark": Knob(float, 0.0, 0.5),
     "enable_prefix_caching": Knob(bool),
     "enforce_eager": Knob(bool),
+    "data_parallel_size": Knob(int, 1, 64),
+    "enable_expert_parallel": Knob(bool),
     "num_gpu_blocks_override": Knob(int, 2, 2**31 - 1),
     "scheduling_policy": Knob(str, choices=("fcfs", "priority", "sjf", "srpt")),
     "output_length_sigma": Knob(float, 0.0, 5.0),
@@ -178,6 +187,8 @@ KNOBS_OF: dict[str, tuple[str, ...]] = {
         "output_length_sigma",
         "ageing_per_s",
         *SPECULATION_KNOBS,
+        "data_parallel_size",
+        "enable_expert_parallel",
     ),
     "vllm-v0": ("enable_chunked_prefill", "watermark", "preemption_mode", "swap_space_gib", "pcie_gb_per_s"),
     "orca": ("max_tokens_default",),
@@ -314,7 +325,32 @@ def resolve_engine(
     )
     _check_together(config)
     check_speculation(config)
+    _check_ranks(config, model)
     return replace(config, notes=(*notes, *speculation_notes(config)))
+
+
+def data_parallel_size(spec: EngineSpec) -> int:
+    """Data-parallel ranks of a replica, as asked for; 1 where the value is none (``resolve_engine`` refuses it)."""
+    try:
+        return max(1, int(spec.overrides.get("data_parallel_size", 1)))
+    except ValueError:
+        return 1
+
+
+def _check_ranks(config: EngineConfig, model: ModelSpec) -> None:
+    """Data-parallel ranks share experts: without any there is nothing that makes them one engine."""
+    if config.data_parallel_size > 1 and not model.num_experts:
+        detail = (
+            f"data_parallel_size is for models with experts, and {model.key} has none: its ranks would be independent"
+        )
+        cure = f"set replicas to {config.data_parallel_size} with the router vllm_dp, and leave data_parallel_size out"
+        raise refuse("data_parallel_size", f"{detail}; {cure}", cure)
+    if config.data_parallel_size > 1 and config.num_speculative_tokens > 0:
+        detail = "data-parallel ranks that step together are not replayed with speculative decoding"
+        raise refuse("data_parallel_size", detail, "leave num_speculative_tokens out, or data_parallel_size")
+    if config.enable_expert_parallel and config.data_parallel_size == 1:
+        detail = "enable_expert_parallel is replayed with data_parallel_size above 1 only"
+        raise refuse("enable_expert_parallel", detail, "set data_parallel_size, or leave enable_expert_parallel out")
 
 
 def _check_together(config: EngineConfig) -> None:

@@ -17,6 +17,7 @@ from replay.errors import FieldError, SpecError
 from replay.kernels.coupled import advance_coupled
 from replay.kernels.engine import advance
 from replay.kernels.fast import advance_fast, new_fast, new_fast_registers
+from replay.kernels.lockstep import IDLE_CHECK_STEPS, LockstepOptions, advance_lockstep, new_lockstep
 from replay.kernels.sglang import SglangOptions, advance_sglang, new_sglang
 from replay.kernels.state import (
     BUSY,
@@ -63,7 +64,7 @@ Int64Array = npt.NDArray[np.int64]
 IntT = TypeVar("IntT", bound=np.signedinteger)
 Checkpoint = Callable[[], None]
 
-_EVENTS_A_CALL = 1 << 16
+EVENTS_A_CALL = 1 << 16
 _STEPS_A_CALL = 1 << 22
 """Batches in one call of the general and of the fast loop: a second of work at most."""
 
@@ -105,16 +106,22 @@ def _tgi_options(deployment: Deployment) -> TgiOptions:
     )
 
 
+def _lockstep_options(deployment: Deployment) -> LockstepOptions:
+    record = deployment.step_time
+    return LockstepOptions(record.graph_tokens, IDLE_CHECK_STEPS, np.ascontiguousarray(record.shared_ps))
+
+
 _OWN_LOOPS = {
     "static": Loop(advance_static, static_options, _STEPS_A_CALL),
-    "vllm-v0": Loop(advance_v0, v0_options, _EVENTS_A_CALL),
+    "vllm-v0": Loop(advance_v0, v0_options, EVENTS_A_CALL),
     "vllm-v0-chunked": Loop(
-        advance_v0_chunked, v0_options, _EVENTS_A_CALL, lambda config, options: new_v0_lists(config)
+        advance_v0_chunked, v0_options, EVENTS_A_CALL, lambda config, options: new_v0_lists(config)
     ),
-    "sglang": Loop(advance_sglang, _sglang_options, _EVENTS_A_CALL, new_sglang),
-    "trtllm": Loop(advance_trtllm, _trtllm_options, _EVENTS_A_CALL),
-    "tgi-v3": Loop(advance_tgi, _tgi_options, _EVENTS_A_CALL, lambda config, options: new_tgi(config)),
-    "tgi-v2": Loop(advance_tgi, _tgi_options, _EVENTS_A_CALL, lambda config, options: new_tgi(config)),
+    "sglang": Loop(advance_sglang, _sglang_options, EVENTS_A_CALL, new_sglang),
+    "trtllm": Loop(advance_trtllm, _trtllm_options, EVENTS_A_CALL),
+    "tgi-v3": Loop(advance_tgi, _tgi_options, EVENTS_A_CALL, lambda config, options: new_tgi(config)),
+    "lockstep": Loop(advance_lockstep, _lockstep_options, EVENTS_A_CALL, lambda config, options: new_lockstep(config)),
+    "tgi-v2": Loop(advance_tgi, _tgi_options, EVENTS_A_CALL, lambda config, options: new_tgi(config)),
 }
 """By scheduler. All others run in the general or the fast loop, told apart by their ``Config``."""
 _NONE = np.zeros(0, np.int64)
@@ -226,10 +233,17 @@ class Machine:
         )
         return "fast" if fast else "general"
 
+    @property
+    def ranks(self) -> int:
+        """Engines that make up one replica: more than one where data-parallel ranks step together."""
+        return self.config.replicas if self.scheduler == "lockstep" else 1
+
     def alone(self) -> Machine:
         """One replica of it for measuring capacity: first come first served, since no order of the queue changes how
         much is served, and with host memory for all that is swapped out."""
-        config = self.config._replace(replicas=1, router=ROUND_ROBIN, router_snapshot_ps=0, priority_policy=FCFS)
+        config = self.config._replace(priority_policy=FCFS)
+        if self.ranks == 1:
+            config = config._replace(replicas=1, router=ROUND_ROBIN, router_snapshot_ps=0)
         options = self.options
         if isinstance(options, V0Options):
             options = options._replace(cpu_blocks=np.iinfo(np.int64).max)
@@ -258,7 +272,7 @@ class Machine:
 
             if config.replicas == 1:
                 outcome.replica[:] = 0
-            return _drive(advance_fast_by, _STEPS_A_CALL, checkpoint, outcome, meters)
+            return drive(advance_fast_by, _STEPS_A_CALL, checkpoint, outcome, meters)
         state = new_state(config, n)
         state = state._replace(routing=prepare_routing(config, requests, state.meters.regs, self.seed))
         state.speculation.acceptance[:] = self.acceptance
@@ -274,8 +288,8 @@ class Machine:
                 return own.advance(config, self.options, requests, times, state, limit)
             return advance(config, requests, times, state, mask, limit)
 
-        limit = _EVENTS_A_CALL if own is None else own.limit
-        run = _drive(advance_by, limit, checkpoint, state.outcome, state.meters)
+        limit = EVENTS_A_CALL if own is None else own.limit
+        run = drive(advance_by, limit, checkpoint, state.outcome, state.meters)
         if state.meters.regs[:, SWAP_SPACE_SHORT].any():
             raise _swap_space_short()
         return run
@@ -291,7 +305,7 @@ def _score(meters: Meters, scored: Scored) -> None:
     meters.regs[:, SCORED_FIRST], meters.regs[:, SCORED_END] = scored
 
 
-def _drive(
+def drive(
     advance_by: Callable[[int], bool], limit: int, checkpoint: Checkpoint, outcome: Outcome, meter: Meters
 ) -> EngineRun:
     """Advances to the end, ``limit`` steps or events a call."""
@@ -332,14 +346,18 @@ def make_machine(deployment: Deployment, prefix_block_tokens: int | None = None,
     """
     engine, record = deployment.engine, deployment.step_time
     router = deployment.spec.router
-    coupled = reads_state(router)
-    blocks = deployment.usable_blocks
+    blocks, ranks = deployment.usable_blocks, engine.data_parallel_size
+    together = deployment.replicas if reads_state(router) else 1
+    spread: Router = router
+    if ranks > 1:
+        together, spread = ranks, "vllm_dp"
+    coupled = ranks > 1 or reads_state(router)
     speculates = engine.num_speculative_tokens > 0
     draft = drafting(engine, deployment.model.num_layers) if speculates else Drafting()
     config = Config(
-        replicas=deployment.replicas if coupled else 1,
-        router=router_code(router, engine.version) if coupled else ROUND_ROBIN,
-        router_snapshot_ps=snapshot_ps(deployment.spec) if coupled else 0,
+        replicas=together,
+        router=router_code(spread, engine.version) if coupled else ROUND_ROBIN,
+        router_snapshot_ps=snapshot_ps(deployment.spec.model_copy(update={"router": spread})) if coupled else 0,
         max_num_seqs=engine.max_num_seqs,
         max_num_batched_tokens=engine.max_num_batched_tokens,
         block_size=deployment.block_size,
@@ -380,6 +398,8 @@ def make_machine(deployment: Deployment, prefix_block_tokens: int | None = None,
     )
     chunked_v0 = engine.scheduler == "vllm-v0" and engine.enable_chunked_prefill
     scheduler = "vllm-v0-chunked" if chunked_v0 else engine.scheduler
+    if ranks > 1:
+        scheduler = "lockstep"
     own = _OWN_LOOPS.get(scheduler)
     options = None if own is None else own.options(deployment)
     accepted = acceptance(engine) if speculates else ()
@@ -397,7 +417,7 @@ def run_deployment(
 ) -> EngineRun:
     """Replays on all replicas. Where the router reads no state (it may read ``session``, one id a request), the
     replicas' shares run apart, on up to ``threads`` threads, with the same result."""
-    if machine.config.replicas > 1 or replicas == 1:
+    if replicas == 1 or (machine.config.replicas > 1 and machine.ranks == 1):
         return machine.run(requests, checkpoint, scored)
     n = len(requests.arrival_ps)
     dealt = deal(machine.router, n, replicas, machine.seed, session)
@@ -412,7 +432,7 @@ def run_deployment(
             runs = list(pool.map(run_share, parts))
     else:
         runs = [run_share(part) for part in parts]
-    return _join(runs, parts, dealt)
+    return _join(runs, parts, dealt, machine.ranks)
 
 
 def _share_of(scored: Scored, part: Int64Array) -> Scored:
@@ -423,20 +443,21 @@ def _share_of(scored: Scored, part: Int64Array) -> Scored:
     return first, end
 
 
-def _join(runs: list[EngineRun], parts: list[Int64Array], replica: Int32Array) -> EngineRun:
-    """Puts the outcomes of the requests ``parts`` back into one."""
+def _join(runs: list[EngineRun], parts: list[Int64Array], dealt: Int32Array, ranks: int) -> EngineRun:
+    """Puts the outcomes of the requests ``parts`` back into one; ranks are numbered through all replicas."""
 
     def column(shares: list[npt.NDArray[IntT]]) -> npt.NDArray[IntT]:
-        whole = np.empty(len(replica), dtype=shares[0].dtype)
+        whole = np.empty(len(dealt), dtype=shares[0].dtype)
         for part, share in zip(parts, shares, strict=True):
             whole[part] = share
         return whole
 
+    within = column([run.replica for run in runs])
     return EngineRun(
         admitted_ps=column([run.admitted_ps for run in runs]),
         first_ps=column([run.first_ps for run in runs]),
         last_ps=column([run.last_ps for run in runs]),
-        replica=np.where(column([run.replica for run in runs]) == REFUSED, REFUSED, replica).astype(np.int32),
+        replica=np.where(within == REFUSED, REFUSED, dealt * ranks + within if ranks > 1 else dealt).astype(np.int32),
         preemptions_of=column([run.preemptions_of for run in runs]),
         hit_tokens=column([run.hit_tokens for run in runs]),
         gaps=np.sum([run.gaps for run in runs], axis=0),

@@ -63,6 +63,10 @@ class RequestTable:
     """Index into ``STATUSES``."""
     tenant: Labels | None = None
     priority: Labels | None = None
+    decode_replica: Int64Array | None = None
+    """Where prefill and decode are apart: -1 where the first token was the last one; ``replica`` is the prefill one."""
+    kv_arrived_ps: Int64Array | None = None
+    """When the KV had come to the decode replica."""
 
 
 STATUSES = (
@@ -107,6 +111,40 @@ class Histogram:
 
 
 @dataclass(frozen=True)
+class PoolUse:
+    """How one of two pools was used (docs/disaggregation.md). Means are weighted by busy time."""
+
+    name: str
+    """``prefill`` or ``decode``."""
+    replicas: int
+    tp: int
+    steps: int
+    preemptions: int
+    kv_usage_mean: float
+    """Share of usable KV blocks; those kept for a transfer, or taken before one, are in use."""
+    kv_usage_max: float
+    batch_mean: float
+    busy_s: float
+    """Summed over replicas."""
+    sustainable_rps: float
+    """Requests per second of the whole mix at which this pool is full."""
+
+
+@dataclass(frozen=True)
+class PoolsOutcome:
+    """What a replay over a prefill and a decode pool answers beside the rest."""
+
+    prefill: PoolUse
+    decode: PoolUse
+    binding: str
+    """Which part fills up first: ``prefill``, ``decode`` or ``transfer``."""
+    transfer_rps: float
+    """Requests per second at which the links are full; infinite where transfers take no time."""
+    kv_transfer_s: Float64Array
+    """From the end of a prefill until its KV is on the decode replica, waiting included; scored requests with one."""
+
+
+@dataclass(frozen=True)
 class ReplayResult:
     """Result of one replay. Metric definitions are vLLM bench's (TTFT, TPOT, ITL, E2E); see docs/metrics.md."""
 
@@ -139,17 +177,21 @@ class ReplayResult:
     prefix_hit_rate: float | None
     """Prompt tokens served from the prefix cache over those looked up; ``None`` where no cache acted."""
     kv_usage_mean: float
+    """This and the next three are of the decode pool where there are two; ``pools`` has both."""
     kv_usage_max: float
     batch_mean: float
     """Time-weighted mean of running requests per replica while busy."""
     busy_fraction: float
     loop: str
-    """Which engine loop ran: ``general``, ``fast``, or an engine's own: ``static``, ``vllm-v0``, ``sglang``, ..."""
+    """Which engine loop ran: ``general``, ``fast``, ``disaggregated``, or an engine's own: ``static``, ``vllm-v0``,
+    ``sglang``, ..."""
     kernel_s: float
     """Seconds inside compiled code."""
     notes: tuple[str, ...] = field(default=())
     scored: tuple[int, int] | None = None
     """First and end of the requests whose latencies count; ``None``: all. Other figures are of the whole replay."""
+    pools: PoolsOutcome | None = None
+    """``None`` where every replica does both prefill and decode."""
 
     @property
     def scored_part(self) -> slice:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,7 @@ import numpy.typing as npt
 from replay.admission import declared_tokens, judge
 from replay.capacity import measure_capacity, offered_rps
 from replay.deployment import Deployment
+from replay.disaggregation import PoolCapacity, Pools, PoolsRun, make_pools
 from replay.errors import FieldError, SpecError
 from replay.kernels.loglinear import gap_bin_edges_ps
 from replay.kernels.state import NEVER, REFUSED, Requests
@@ -27,7 +28,7 @@ from replay.machine import (
     take_requests,
 )
 from replay.orders import ranks_of
-from replay.results import STATUSES, Histogram, ReplayResult, RequestTable
+from replay.results import STATUSES, Histogram, PoolsOutcome, ReplayResult, RequestTable
 from replay.routing import check_router
 from replay.workload import MAX_SPAN_S, Workload
 
@@ -63,7 +64,8 @@ def simulate(
     status = judge(workload, deployment, declared)
     fits = status == 0
     prefix = workload.prefix
-    machine = make_machine(deployment, None if prefix is None else prefix.block_tokens, workload.seed)
+    make = make_machine if deployment.decode is None else make_pools
+    machine = make(deployment, None if prefix is None else prefix.block_tokens, workload.seed)
     if prefix is not None and machine.config.prefix_caching and not fits.all():
         prefix = prefix.take(np.flatnonzero(fits))
     requests = make_requests(
@@ -80,7 +82,10 @@ def simulate(
         served, requests = np.zeros_like(fits), take_requests(requests, np.zeros(0, np.int64))
     scored = _scored(workload, served)
     session = None if workload.session is None else workload.session[served]
-    run = run_deployment(machine, requests, deployment.replicas, threads, checkpoint, session, scored)
+    if isinstance(machine, Pools):
+        run: EngineRun = machine.run(requests, checkpoint, scored, session)
+    else:
+        run = run_deployment(machine, requests, deployment.replicas, threads, checkpoint, session, scored)
     refused = run.replica == REFUSED
     if refused.any():
         status[np.flatnonzero(served)[refused]] = STATUSES.index("over_max_concurrent_requests")
@@ -99,6 +104,7 @@ class _Load:
     sustainable_rps: float
     drain_s: float
     kernel_s: float
+    pools: PoolCapacity | None = None
 
     @property
     def factor(self) -> float | None:
@@ -119,11 +125,18 @@ class _Load:
         return tuple(notes)
 
 
-def _load(machine: Machine, requests: Requests, span_s: float, deployment: Deployment, checkpoint: Checkpoint) -> _Load:
-    per_replica, kernel_s = measure_capacity(machine, requests, deployment, checkpoint)
-    sustainable = per_replica * deployment.replicas
+def _load(
+    machine: Machine | Pools, requests: Requests, span_s: float, deployment: Deployment, checkpoint: Checkpoint
+) -> _Load:
+    pools = None
+    if isinstance(machine, Pools):
+        pools = machine.capacity(requests, checkpoint)
+        sustainable, kernel_s = pools.sustainable_rps, pools.kernel_s
+    else:
+        per_replica, kernel_s = measure_capacity(machine, requests, deployment, checkpoint)
+        sustainable = per_replica * deployment.replicas
     drain_s = len(requests.arrival_ps) / sustainable if sustainable > 0 else 0.0
-    return _Load(offered_rps(requests, span_s, deployment), sustainable, drain_s, kernel_s)
+    return _Load(offered_rps(requests, span_s, deployment), sustainable, drain_s, kernel_s, pools)
 
 
 def _scored(workload: Workload, served: BoolArray) -> Scored:
@@ -143,8 +156,9 @@ def _check(workload: Workload, deployment: Deployment) -> None:
         raise SpecError(
             "workload.too_long", "the workload is longer than 90 days", [FieldError(cure, "transform", cure=cure)]
         )
-    engine = deployment.engine
-    check_router(deployment.spec, engine.scheduler, engine.enable_prefix_caching, workload)
+    for pool, spec in zip((deployment, deployment.decode), deployment.spec.pools(), strict=False):
+        if pool is not None:
+            check_router(spec, pool.engine.scheduler, pool.engine.enable_prefix_caching, workload)
 
 
 def _histogram(run: EngineRun, scored: slice, tokens: Int64Array) -> Histogram:
@@ -197,6 +211,7 @@ def _result(
     duration_ps = int(run.last_ps.max() - arrival[0]) if finished else 0
     factor = load.factor
     busy = max(run.busy_ps, 1.0)
+    measured = deployment.decode or deployment
     first_scored, end_scored = _scored(workload, served)
     part = slice(first_scored, min(end_scored, finished))
     first, last, admitted = run.first_ps[part], run.last_ps[part], run.admitted_ps[part]
@@ -216,6 +231,8 @@ def _result(
             status=status,
             tenant=workload.tenant,
             priority=workload.priority_class,
+            decode_replica=_scatter(run.decode_replica, served) if isinstance(run, PoolsRun) else None,
+            kv_arrived_ps=_scatter(run.kv_ps, served) if isinstance(run, PoolsRun) else None,
         ),
         itl=_histogram(run, part, tokens),
         ttft_s=(first - sent) / PS_PER_S,
@@ -236,12 +253,27 @@ def _result(
         sustainable_rps=load.sustainable_rps,
         saturated=factor is not None and factor >= 1.0,
         prefix_hit_rate=int(run.hit_tokens.sum()) / run.queried_tokens if run.queried_tokens else None,
-        kv_usage_mean=run.used_block_ps / busy / deployment.usable_blocks,
-        kv_usage_max=run.used_blocks_max / deployment.usable_blocks,
+        kv_usage_mean=run.used_block_ps / busy / measured.usable_blocks,
+        kv_usage_max=run.used_blocks_max / measured.usable_blocks,
         batch_mean=run.running_ps / busy,
-        busy_fraction=run.busy_ps / (max(duration_ps, 1) * deployment.replicas),
+        busy_fraction=run.busy_ps / (max(duration_ps, 1) * measured.engines),
         loop=loop,
         kernel_s=run.kernel_s + load.kernel_s,
         notes=(*deployment.notes, *load.notes(), *_cache_notes(workload, deployment)),
         scored=workload.scored,
+        pools=_pools(run, load, part),
+    )
+
+
+def _pools(run: EngineRun, load: _Load, scored: slice) -> PoolsOutcome | None:
+    if not isinstance(run, PoolsRun) or load.pools is None:
+        return None
+    prefill, decode = run.use
+    transfers = run.kv_transfer_ps[scored]
+    return PoolsOutcome(
+        prefill=replace(prefill, sustainable_rps=load.pools.prefill),
+        decode=replace(decode, sustainable_rps=load.pools.decode),
+        binding=load.pools.binding,
+        transfer_rps=load.pools.transfer,
+        kv_transfer_s=transfers[transfers >= 0] / PS_PER_S,
     )

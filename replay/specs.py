@@ -7,6 +7,7 @@ store them as JSON, and a worker parses them again. No kernels, no polars here: 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Annotated, Literal, get_args
 
@@ -174,6 +175,37 @@ class EngineSpec(Spec):
     overrides: dict[str, Scalar] = Field(default_factory=dict, max_length=40)
 
 
+class DisaggregationSpec(Spec):
+    """Prefill and decode on replicas of their own, with the KV cache sent from one to the other
+    (docs/disaggregation.md)."""
+
+    prefill_replicas: int = Field(ge=1, le=4096)
+    decode_replicas: int = Field(ge=1, le=4096)
+    prefill_tp: int | None = Field(default=None, ge=1, le=64)
+    """``None``: the deployment's ``tp``; the same for ``decode_tp``."""
+    decode_tp: int | None = Field(default=None, ge=1, le=64)
+    kv_transfer_gb_per_s: float = Field(gt=0, le=1_000_000)
+    """10^9 bytes a second that one replica sends or receives over all its GPUs' links together: 50 for one network
+    card of 400 Gb/s."""
+    kv_transfer_latency_s: float = Field(default=0.0, ge=0, le=60)
+    """From the end of a transfer's bytes until the decode replica may use them."""
+    first_token_from: Literal["prefill", "decode"] = "prefill"  # noqa: S105 - a token of text
+    """Which side gives the user's first token: TTFT ends with the prefill, or with the first decode step."""
+    decode_router: Router = "least_outstanding"
+    """How prefilled requests are spread over the decode replicas; ``router`` spreads the arriving ones."""
+    prefill_overrides: dict[str, Scalar] = Field(default_factory=dict, max_length=40)
+    """Engine knobs of the prefill replicas alone; they beat the engine's overrides. The same for the decode
+    replicas."""
+    decode_overrides: dict[str, Scalar] = Field(default_factory=dict, max_length=40)
+
+    @field_validator("decode_router")
+    @classmethod
+    def _caches_nothing(cls, router: Router) -> Router:
+        if router == "prefix_aware":
+            raise ValueError("decode replicas cache no prefixes: use another decode_router, e.g. least_outstanding")
+        return router
+
+
 class DeploymentSpec(Spec):
     """ModelSpec x GpuType x parallelism x precision x engine x replicas x router. Keys are resolved by the
     catalogue."""
@@ -193,8 +225,52 @@ class DeploymentSpec(Spec):
     """``None``: the model's activation dtype (bf16)."""
     max_model_len: int | None = Field(default=None, ge=1)
     """``None``: the model's maximum position."""
+    disaggregation: DisaggregationSpec | None = None
+    """Prefill and decode apart; ``None``: every replica does both."""
 
     _snapshot = field_validator("router_snapshot_s")(_check_snapshot)
+
+    @model_validator(mode="after")
+    def _replicas_of_pools(self) -> DeploymentSpec:
+        pools = self.disaggregation
+        if pools is not None and self.replicas not in (1, pools.prefill_replicas + pools.decode_replicas):
+            raise ValueError("with disaggregation leave replicas out: prefill_replicas and decode_replicas count them")
+        return self
+
+    def pools(self) -> tuple[DeploymentSpec, ...]:
+        """Each pool as a deployment of its own, prefill first; itself alone where every replica does both."""
+        apart = self.disaggregation
+        if apart is None:
+            return (self,)
+        engine = self.engine.overrides
+        prefill = {
+            "tp": apart.prefill_tp or self.tp,
+            "replicas": apart.prefill_replicas,
+            "engine": self.engine.model_copy(update={"overrides": {**engine, **apart.prefill_overrides}}),
+            "disaggregation": None,
+        }
+        decode = {
+            "tp": apart.decode_tp or self.tp,
+            "replicas": apart.decode_replicas,
+            "engine": self.engine.model_copy(update={"overrides": {**engine, **apart.decode_overrides}}),
+            "router": apart.decode_router,
+            "router_snapshot_s": self.router_snapshot_s if reads_state(apart.decode_router) else None,
+            "disaggregation": None,
+        }
+        return self.model_copy(update=prefill), self.model_copy(update=decode)
+
+
+POOLS = ("prefill", "decode")
+"""Names of the pools, in the order of ``DeploymentSpec.pools``."""
+
+
+def pool_refusal(name: str, error: SpecError) -> SpecError:
+    """The refusal of one pool, ``prefill`` or ``decode``: its sentence and its parallelism's field say which."""
+    faults = [
+        replace(one, field=f"deployment.disaggregation.{name}_tp") if (one.field or "").endswith(".tp") else one
+        for one in error.errors
+    ]
+    return SpecError(error.code, f"{name} replicas: {error.detail}", faults)
 
 
 class PriceFilter(Spec):

@@ -128,7 +128,9 @@ def write_requests(table: RequestTable, out: Path) -> None:
     from replay.workload import NO_LABEL
 
     texts = ("tenant", "priority")
-    columns = {name: values for name, values in vars(table).items() if name not in ("status", *texts)}
+    columns = {
+        name: values for name, values in vars(table).items() if name not in ("status", *texts) and values is not None
+    }
     status = pl.Series("status", table.status).replace_strict(
         list(range(len(STATUSES))), list(STATUSES), return_dtype=pl.String
     )

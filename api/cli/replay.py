@@ -24,6 +24,7 @@ from api.cli.options import (
     transform_options,
 )
 from api.cli.output import json_option, print_json
+from api.cli.pools import POOL_OPTIONS, disaggregation_of, pool_options
 from api.cli.run import check_report_path, replay_locally, write_report, write_requests, write_timeline
 
 
@@ -38,6 +39,7 @@ from api.cli.run import check_report_path, replay_locally, write_report, write_r
     click.option(
         "--replicas", type=click.IntRange(1, 4096), default=1, show_default=True, help="Replicas behind the router."
     ),
+    pool_options,
     slo_option,
     transform_options,
     engine_options,
@@ -97,6 +99,7 @@ def command(
     for option, path in (("--requests-out", requests_out), ("--timeline-out", timeline_out)):
         if path is not None and not path.parent.is_dir():
             raise click.UsageError(f"{option} {path}: the folder {path.parent} does not exist")
+    apart = disaggregation_of(**{name: how.pop(name) for name in POOL_OPTIONS})
     catalogue, model_key = with_model(shipped_catalogue(), model)
     catalogue, (gpu_key, *_) = with_gpus(catalogue, (gpu,))
     spec = ReplaySpec.model_validate(
@@ -112,6 +115,7 @@ def command(
                 "weight_dtype": weight_dtype,
                 "kv_dtype": kv_dtype,
                 "max_model_len": max_model_len,
+                "disaggregation": apart,
             },
             "transform": transform_of(growth, window, warmup, cooldown, max_excluded_share),
             "objectives": tuple(parse_objective(text) for text in comma_list(slo)),
@@ -141,7 +145,7 @@ def answer(document: dict[str, Any], kernel_s: float, wall_s: float) -> dict[str
         key: document[key] for key in ("schema", "verdict", "model", "gpu", "tp", "replicas", "gpus")
     }
     timing = {"kernel_s": round(kernel_s, 6), "wall_s": round(wall_s, 6)}
-    parts = ("splits", "timeline", "cost", "memory", "engine", "step_time", "provenance", "warnings")
+    parts = ("pools", "splits", "timeline", "cost", "memory", "engine", "step_time", "provenance", "warnings")
     tail = {key: document[key] for key in parts}
     operating: dict[str, Any] = document["operating"]
     return head | operating | timing | {"trace": workload} | tail

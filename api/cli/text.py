@@ -61,6 +61,8 @@ def replay_text(document: Document, kernel_s: float, wall_s: float) -> str:
     if run["saturated"]:
         parts.append("SATURATED: these latencies grow with the length of the trace and are no operating point.")
     parts += ["", table(("latency", *names, "samples"), rows)]
+    if document.get("pools") is not None:
+        parts += ["", *_pool_lines(document["pools"])]
     if run["objectives"]:
         parts += ["", _objective_table(run["objectives"])]
     if run.get("goodput") is not None:
@@ -107,6 +109,37 @@ def _objective_table(objectives: list[Document]) -> str:
         for one in objectives
     ]
     return table(("objective", "limit", "value", "met", "requests within"), rows)
+
+
+def _pool_lines(pools: Document) -> list[str]:
+    """Both pools, the links between them, and which part fills up first."""
+    rows = []
+    for name in ("prefill", "decode"):
+        pool = pools[name]
+        rows.append(
+            (
+                name,
+                str(pool["replicas"]),
+                str(pool["tp"]),
+                "-" if pool["load_factor"] is None else f"{pool['load_factor']:.0%}",
+                "-" if pool["sustainable_rps"] is None else f"{pool['sustainable_rps']:.3g}",
+                f"{pool['busy_fraction']:.0%}",
+                f"{pool['batch_mean']:.1f}",
+                f"{pool['kv_usage_mean']:.0%}",
+                f"{pool['kv_usage_max']:.0%}",
+                f"{pool['preemptions']:,}",
+            )
+        )
+    head = ("pool", "replicas", "TP", "load", "sustainable/s", "busy", "batch", "KV mean", "KV max", "preemptions")
+    wait = pools["kv_transfer_s"]
+    links = "" if pools["transfer_rps"] is None else f"; links are full at {pools['transfer_rps']:.3g} requests/s"
+    binds = {"prefill": "the prefill pool", "decode": "the decode pool", "transfer": "the links between the pools"}
+    return [
+        table(head, rows),
+        f"KV transfer, waiting included: p50 {seconds(wait['p50'])}, p99 {seconds(wait['p99'])}, "
+        f"most {seconds(wait['max'])} over {wait['n']:,} requests{links}. First token from the "
+        f"{pools['first_token_from']} side. What fills up first: {binds[pools['binding']]}.",
+    ]
 
 
 def _split_table(split: Document) -> str:

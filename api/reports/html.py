@@ -68,6 +68,7 @@ def context(document: dict[str, Any]) -> dict[str, Any]:
         "curves": _curves(report) if isinstance(report, PlanReport) else [],
         "over_time": over_time.charts(report.timeline) if isinstance(report, ReplayReport) and report.timeline else [],
         "over_time_notes": report.timeline.notes if isinstance(report, ReplayReport) and report.timeline else (),
+        "pools": sections.pools(report) if isinstance(report, ReplayReport) else None,
         "splits": [over_time.split_table(one) for one in report.splits] if isinstance(report, ReplayReport) else [],
         "memory": sections.memory(sections.stacks(report)),
         "memory_notes": unique(note for _, stack in sections.stacks(report) for note in stack.notes),
@@ -81,8 +82,11 @@ def context(document: dict[str, Any]) -> dict[str, Any]:
 
 def _candidates(report: PlanReport | ReplayReport) -> list[Candidate]:
     if isinstance(report, PlanReport):
-        return [_candidate(sections.label(one.gpu, one.tp, one.replicas), one) for one in report.recommendations]
-    return [_candidate(sections.label(report.gpu, report.tp, report.replicas), report.operating)]
+        return [
+            _candidate(sections.label(one.gpu, one.tp, one.replicas, one.data_parallel_size), one)
+            for one in report.recommendations
+        ]
+    return [_candidate(sections.replay_label(report), report.operating)]
 
 
 def _candidate(name: str, run: Operating) -> Candidate:
@@ -93,7 +97,7 @@ def _candidate(name: str, run: Operating) -> Candidate:
 def _curves(report: PlanReport) -> list[Curve]:
     feasible = [
         Curve(
-            sections.label(one.gpu, one.tp, one.replicas),
+            sections.label(one.gpu, one.tp, one.replicas, one.data_parallel_size),
             one.evidence.sentence,
             sections.capacity(one.curve, f"capacity-{one.rank}", f"TP{one.tp} {one.gpu}"),
         )

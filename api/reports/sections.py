@@ -39,9 +39,18 @@ class Chart:
     table: Table
 
 
-def label(gpu: str, tp: int, replicas: int) -> str:
-    """``3 x H100-SXM``: how a deployment is named in tables."""
-    return f"{replicas} x {gpu}" if tp == 1 else f"{replicas} x TP{tp} {gpu}"
+def label(gpu: str, tp: int, replicas: int, ranks: int = 1) -> str:
+    """``3 x H100-SXM`` or ``2 x DP8 TP2 H100-SXM``: how a deployment is named in tables."""
+    parts = [f"DP{ranks}"] * (ranks > 1) + [f"TP{tp}"] * (tp > 1) + [gpu]
+    return f"{replicas} x {' '.join(parts)}"
+
+
+def replay_label(report: ReplayReport) -> str:
+    """The same for a replay's deployment, both pools where it has two."""
+    if report.pools is None:
+        return label(report.gpu, report.tp, report.replicas, report.gpus // (report.tp * report.replicas))
+    parts = (("prefill", report.pools.prefill), ("decode", report.pools.decode))
+    return " + ".join(f"{name} {label(report.gpu, pool.tp, pool.replicas)}" for name, pool in parts)
 
 
 def alternatives(report: PlanReport) -> Chart:
@@ -304,18 +313,60 @@ def price_sources(rows: Sequence[tuple[str, Cost]]) -> list[str]:
 def stacks(report: PlanReport | ReplayReport) -> list[tuple[str, MemoryBreakdown]]:
     """The memory of each deployment, of those that are no answer too where it was sized."""
     if isinstance(report, ReplayReport):
-        return [(label(report.gpu, report.tp, report.replicas), report.memory)]
-    feasible = [(label(one.gpu, one.tp, one.replicas), one.memory) for one in report.recommendations]
+        if report.pools is not None:
+            return [("prefill", report.pools.prefill.memory), ("decode", report.pools.decode.memory)]
+        return [(replay_label(report), report.memory)]
+    feasible = [
+        (label(one.gpu, one.tp, one.replicas, one.data_parallel_size), one.memory) for one in report.recommendations
+    ]
     return feasible + [(f"TP{one.tp} {one.gpu}, no answer", one.memory) for one in report.infeasible if one.memory]
 
 
 def priced(report: PlanReport | ReplayReport) -> list[tuple[str, Cost]]:
     """The cost of each deployment."""
     if isinstance(report, ReplayReport):
-        return [(label(report.gpu, report.tp, report.replicas), report.cost)]
-    return [(label(one.gpu, one.tp, one.replicas), one) for one in report.recommendations]
+        return [(replay_label(report), report.cost)]
+    return [(label(one.gpu, one.tp, one.replicas, one.data_parallel_size), one) for one in report.recommendations]
 
 
 def step_times(report: PlanReport | ReplayReport) -> list[StepTimeInfo]:
     """What timed each deployment's steps."""
-    return [report.step_time] if isinstance(report, ReplayReport) else [one.step_time for one in report.recommendations]
+    if isinstance(report, ReplayReport):
+        return (
+            [report.step_time]
+            if report.pools is None
+            else [report.pools.prefill.step_time, report.pools.decode.step_time]
+        )
+    return [one.step_time for one in report.recommendations]
+
+
+def pools(report: ReplayReport) -> Table | None:
+    """Both pools and the transfers between them; ``None`` where every replica does both."""
+    apart = report.pools
+    if apart is None:
+        return None
+    both = (apart.prefill, apart.decode)
+    wait, binds = apart.kv_transfer_s, apart.binding
+    rows: list[tuple[Cell, ...]] = [
+        ("replicas", *(pool.replicas for pool in both)),
+        ("TP", *(pool.tp for pool in both)),
+        ("GPUs", *(pool.gpus for pool in both)),
+        ("load factor (1 = capacity)", *(pool.load_factor for pool in both)),
+        ("sustainable load, requests/s", *(pool.sustainable_rps for pool in both)),
+        ("time busy", *(f"{pool.busy_fraction * 100:.3g} %" for pool in both)),
+        ("mean batch (running requests per replica while busy)", *(pool.batch_mean for pool in both)),
+        ("KV cache in use, mean", *(f"{pool.kv_usage_mean * 100:.3g} %" for pool in both)),
+        ("KV cache in use, most", *(f"{pool.kv_usage_max * 100:.3g} %" for pool in both)),
+        ("preemptions", *(pool.preemptions for pool in both)),
+        ("engine steps", *(pool.steps for pool in both)),
+        ("KV transfer with its wait, p50, s", None, wait.p50),
+        ("KV transfer with its wait, p99, s", None, wait.p99),
+        ("KV transfer with its wait, most, s", None, wait.max),
+        ("links are full at, requests/s", None, apart.transfer_rps),
+        ("gives the first token", *("yes" if apart.first_token_from == name else "" for name in ("prefill", "decode"))),
+        ("fills up first", *("yes" if binds == name else "" for name in ("prefill", "decode"))),
+    ]
+    if binds == "transfer":
+        rows[-1] = ("fills up first", "the links between the pools", None)
+    columns = (Column("figure", "figure", "text"), Column("prefill pool", "prefill"), Column("decode pool", "decode"))
+    return Table("Prefill and decode pools", columns, tuple(rows))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from api.reports.tables import Cell, Column, Table
-from replay.planning.document import Cost, Infeasible, Operating, PlanReport, ReplayReport, parse_report
+from replay.planning.document import Cost, Infeasible, Operating, PlanReport, PoolsInfo, ReplayReport, parse_report
 
 _STATS = ("n", "mean", "p50", "p90", "p95", "p99", "max")
 _METRICS = ("ttft_s", "ttft_from_admission_s", "itl_s", "tpot_s", "e2e_s", "queue_s")
@@ -32,6 +32,10 @@ _RUN = (
 _COST = ("usd_per_hour", "usd_per_month", "usd_per_1m_output_tokens", "usd_per_1m_tokens")
 _PRICE = ("provider", "region", "term", "date", "instance_type", "instances", "paid_gpus", "usd_per_gpu_hour", "source")
 _WHERE = ("rank", "status", "model", "gpu", "tp", "replicas", "gpus")
+_POOL = (
+    *("replicas", "tp", "gpus", "load_factor", "sustainable_rps", "busy_fraction", "batch_mean"),
+    *("kv_usage_mean", "kv_usage_max", "preemptions", "steps"),
+)
 _STEP_TIME = ("provenance", "calibration_id", "stated_error")
 
 Row = dict[str, Cell]
@@ -68,7 +72,18 @@ def _replay_row(report: ReplayReport) -> Row:
     where: Row = {"status": report.verdict.status, "model": report.model, "gpu": report.gpu, "tp": report.tp}
     where |= {"replicas": report.replicas, "gpus": report.gpus}
     row = where | _cost(report.cost) | _operating(report.operating)
+    row |= _pools(report.pools) if report.pools is not None else {}
     return row | {f"step_time_{key}": getattr(report.step_time, key) for key in _STEP_TIME}
+
+
+def _pools(pools: PoolsInfo) -> Row:
+    row: Row = {"binding": pools.binding, "first_token_from": pools.first_token_from}
+    row["transfer_rps"] = pools.transfer_rps
+    for name in _STATS:
+        row["kv_transfer_" + (name if name == "n" else f"{name}_s")] = getattr(pools.kv_transfer_s, name)
+    for pool in ("prefill", "decode"):
+        row |= {f"{pool}_{key}": getattr(getattr(pools, pool), key) for key in _POOL}
+    return row
 
 
 def _cost(cost: Cost) -> Row:

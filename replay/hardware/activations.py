@@ -10,7 +10,7 @@ from typing import Literal
 
 from replay.hardware.entries import GpuType, ModelSpec
 from replay.hardware.versions import EngineVersion
-from replay.hardware.weights import GIB
+from replay.hardware.weights import GIB, ONE_RANK, DataParallel
 
 Sampler = Literal["auto", "sort", "flashinfer"]
 
@@ -39,14 +39,22 @@ def logits_gib(model: ModelSpec, max_num_seqs: int) -> float:
 
 
 def activation_gib(
-    model: ModelSpec, *, tp: int, fmt: str, engine: EngineVersion, max_num_seqs: int, tokens: int, sampler: Sampler
+    model: ModelSpec,
+    *,
+    tp: int,
+    fmt: str,
+    engine: EngineVersion,
+    max_num_seqs: int,
+    tokens: int,
+    sampler: Sampler,
+    data_parallel: DataParallel = ONE_RANK,
 ) -> float:
     """Peak of the profiling run: the larger of the sampler's and the forward pass's, plus the vision encoder's.
 
     ``tokens`` is the profiled batch (``max_num_batched_tokens``). The sampler's part does not shrink with ``tp``.
     """
     hidden_bytes = model.hidden_size * 2
-    workspace = _expert_workspace_gib(model, tp, fmt, tokens)
+    workspace = _expert_workspace_gib(model, tp, fmt, tokens, data_parallel)
     buffers = _SORT_BUFFERS if sampler_kind(sampler, engine) == "sort" else _FUSED_BUFFERS
     sampling = (
         buffers * logits_gib(model, max_num_seqs) + (tokens + 2 * max_num_seqs) * hidden_bytes / GIB + _PEAK_FLOOR_GIB
@@ -68,12 +76,13 @@ def _widest_mlp(model: ModelSpec) -> int:
     return model.intermediate_size
 
 
-def _expert_workspace_gib(model: ModelSpec, tp: int, fmt: str, tokens: int) -> float:
-    """Scratch of the Triton expert kernels; the MXFP4 kernels seen need none."""
+def _expert_workspace_gib(model: ModelSpec, tp: int, fmt: str, tokens: int, data_parallel: DataParallel) -> float:
+    """Scratch of the Triton expert kernels; the MXFP4 kernels seen need none. Data-parallel ranks gather the tokens of
+    all of them: an upper bound, since no start-up log of such a server was seen."""
     if not model.num_experts or fmt == "mxfp4":
         return 0.0
-    width = model.moe_intermediate_size / tp
-    hidden = model.hidden_size
+    width = model.moe_intermediate_size / (1 if data_parallel.expert_parallel else tp * data_parallel.size)
+    hidden, tokens = model.hidden_size, tokens * data_parallel.size
     return tokens * model.experts_per_tok * 2 * (max(2 * width, hidden) + max(width, hidden)) / GIB
 
 

@@ -64,6 +64,11 @@ def notes_for(request: MemoryRequest, *, graphs_gib: float, graphs_inside: bool,
         notes.append("the CUDA-graph share is an estimate; engines have logged half to several times this size")
     elif graphs_gib > outside_gib:
         notes.append("CUDA graphs are captured outside the budget and may not fit what is left; lower the utilisation")
+    if request.data_parallel.size > 1:
+        notes.append(
+            "memory of data-parallel ranks: experts are split over all of them, and their scratch is an upper bound; "
+            "no start-up log of such a server was available"
+        )
     if engine.family != "vllm":
         notes.append("no start-up logs of this engine were available: its figures are not checked")
     elif engine.at_least(0, 21) and (model.num_experts or model.num_linear_layers):

@@ -24,7 +24,7 @@ from replay.hardware.feasibility import largest_model_len, parallelism_fault, va
 from replay.hardware.kv import KvLayout, lay_out
 from replay.hardware.plan import MemoryPlan, MemoryRequest
 from replay.hardware.versions import parse_engine_version
-from replay.hardware.weights import GIB, size_weights
+from replay.hardware.weights import GIB, ONE_RANK, DataParallel, size_weights
 
 __all__ = ["MemoryPlan", "MemoryRequest", "memory_answer", "size_memory"]
 
@@ -66,6 +66,7 @@ def size_memory(
     prefix_caching: bool = True,
     cuda_graph_gib: float | None = None,
     non_torch_gib: float | None = None,
+    data_parallel: DataParallel = ONE_RANK,
 ) -> MemoryPlan:
     """Sizes one GPU of a deployment. An infeasible one is an answer (``fits`` false, with the reason), not an error.
 
@@ -93,6 +94,7 @@ def size_memory(
         prefix_caching=prefix_caching,
         cuda_graph_gib=cuda_graph_gib,
         non_torch_gib=non_torch_gib,
+        data_parallel=data_parallel,
     )
     plan = _plan(request, engine_version)
     if plan.fits or plan.reason is not None:
@@ -182,7 +184,7 @@ def _plan(request: MemoryRequest, engine_version: str) -> MemoryPlan:
 
 def _parts(request: MemoryRequest) -> _Parts:
     model, engine, total = request.model, request.engine, request.gpu.memory_total_gib
-    weights = size_weights(model, request.tp, request.weight_dtype, engine).total / GIB
+    weights = size_weights(model, request.tp, request.weight_dtype, engine, request.data_parallel).total / GIB
     activation = activation_gib(
         model,
         tp=request.tp,
@@ -191,6 +193,7 @@ def _parts(request: MemoryRequest) -> _Parts:
         max_num_seqs=request.max_num_seqs,
         tokens=request.max_num_batched_tokens,
         sampler=request.sampler,
+        data_parallel=request.data_parallel,
     )
     outside = request.non_torch_gib
     if outside is None:

@@ -8,6 +8,7 @@ from replay.hardware.activations import Sampler
 from replay.hardware.entries import Entry, GpuType, ModelSpec
 from replay.hardware.kv import KvLayout
 from replay.hardware.versions import EngineVersion
+from replay.hardware.weights import ONE_RANK, DataParallel
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class MemoryRequest:
     prefix_caching: bool = True
     cuda_graph_gib: float | None = None
     non_torch_gib: float | None = None
+    data_parallel: DataParallel = ONE_RANK
 
 
 class MemoryPlan(Entry):

@@ -7,6 +7,7 @@ experts), because the allocator rounds each tensor on its own.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from replay.hardware.dtypes import matrix_bytes
 from replay.hardware.entries import ModelSpec
@@ -50,8 +51,21 @@ def _matrix(rows: int, cols: int, fmt: str) -> int:
     return sum(allocated(size) for size in matrix_bytes(rows, cols, fmt))
 
 
-def size_weights(model: ModelSpec, tp: int, fmt: str, engine: EngineVersion) -> WeightBytes:
-    """Weights of one rank at tensor parallelism ``tp`` in format ``fmt`` (see ``dtypes.weight_format``).
+class DataParallel(NamedTuple):
+    """Data-parallel ranks that share their experts, each of ``tp`` GPUs; all else is on every rank."""
+
+    size: int = 1
+    expert_parallel: bool = False
+    """Whole experts a GPU, instead of a slice of each."""
+
+
+ONE_RANK = DataParallel()
+
+
+def size_weights(
+    model: ModelSpec, tp: int, fmt: str, engine: EngineVersion, data_parallel: DataParallel = ONE_RANK
+) -> WeightBytes:
+    """Weights of one GPU at tensor parallelism ``tp`` in format ``fmt`` (see ``dtypes.weight_format``).
 
     Embedding, head, router and norms stay 16 bit; KV heads are replicated when ``tp`` exceeds them; so are MLA
     down-projections, routers and norms on every rank.
@@ -72,7 +86,7 @@ def size_weights(model: ModelSpec, tp: int, fmt: str, engine: EngineVersion) -> 
     shared = model.shared_expert_intermediate_size
     if moe and shared:
         mlp += moe * _mlp(model, shared, tp, plain["shared_experts"])
-    experts = moe * _experts(model, tp, plain["experts"], engine) if moe else 0
+    experts = moe * _experts(model, tp, plain["experts"], engine, data_parallel) if moe else 0
     router = moe * allocated(model.num_experts * model.hidden_size * 2)
     norms = (2 * layers + 1) * allocated(model.hidden_size * 2)
     vision = round((model.vision_params_b or 0.0) * 2e9 / tp)
@@ -155,9 +169,12 @@ def _mlp(model: ModelSpec, width: int, tp: int, fmt: str) -> int:
     )
 
 
-def _experts(model: ModelSpec, tp: int, fmt: str, engine: EngineVersion) -> int:
-    """Routed experts of one layer: two stacked tensors (and their scales) for all experts of the rank."""
-    hidden, width, count = model.hidden_size, model.moe_intermediate_size // tp, model.num_experts
+def _experts(model: ModelSpec, tp: int, fmt: str, engine: EngineVersion, data_parallel: DataParallel) -> int:
+    """Routed experts of one layer: two stacked tensors (and their scales) for all experts of the GPU."""
+    hidden, gpus = model.hidden_size, tp * data_parallel.size
+    width, count = model.moe_intermediate_size // gpus, model.num_experts
+    if data_parallel.expert_parallel:
+        width, count = model.moe_intermediate_size, -(-model.num_experts // gpus)
     if fmt == "mxfp4":
         hidden, width = _mxfp4_padding(hidden, width, engine)
     total = 0

@@ -237,6 +237,21 @@ def grow(
 
 
 @inner
+def drop_reference(blocks: Blocks, reg: Int64, block: int, front: int, sentinel: int) -> int:
+    """Gives back one of a request's blocks; the last one that uses it puts it into the free list: behind ``front``
+    (the sentinel, or what was put there before it), or at the back where it keeps a hash. Returns the new front."""
+    blocks.references[block] -= 1
+    if blocks.references[block] > 0:
+        return front
+    reg[FREE_BLOCKS] += 1
+    if blocks.hash[block] == NEVER:
+        link_between(blocks, block, front, blocks.next[front])
+        return block
+    link_between(blocks, block, blocks.previous[sentinel], sentinel)
+    return front
+
+
+@inner
 def release(config: Config, blocks: Blocks, slots: Slots, reg: Int64, replica: int, slot: int) -> None:
     """Gives back all blocks of a slot."""
     held = slots.held[slot]
@@ -246,16 +261,7 @@ def release(config: Config, blocks: Blocks, slots: Slots, reg: Int64, replica: i
         sentinel = replica * (config.num_blocks + 1) + config.num_blocks
         front = sentinel
         for i in range(held - 1, -1, -1):
-            block = blocks.table[slot * config.table_width + i]
-            blocks.references[block] -= 1
-            if blocks.references[block] > 0:
-                continue
-            reg[FREE_BLOCKS] += 1
-            if blocks.hash[block] == NEVER:
-                link_between(blocks, block, front, blocks.next[front])
-                front = block
-            else:
-                link_between(blocks, block, blocks.previous[sentinel], sentinel)
+            front = drop_reference(blocks, reg, blocks.table[slot * config.table_width + i], front, sentinel)
     slots.held[slot] = 0
     slots.room[slot] = 0
     slots.cached[slot] = 0

@@ -14,6 +14,9 @@ from replay.specs import PriceFilter
 
 HOURS_PER_MONTH = 730
 
+Groups = tuple[tuple[int, int], ...]
+"""Tensor-parallel groups: how many, and GPUs of each."""
+
 
 @dataclass(frozen=True)
 class Pricing:
@@ -23,13 +26,18 @@ class Pricing:
     tp: int
     price_filter: PriceFilter
     offers: tuple[Price, ...]
+    ranks: int = 1
+    """Groups of a replica: its data-parallel ranks."""
 
-    def price(self, replicas: int) -> PriceUsed | None:
-        """The cheapest way to run ``replicas`` groups of ``tp`` GPUs; ties by offer id. ``None``: see ``reason``."""
+    def price(self, replicas: int, groups: Groups | None = None) -> PriceUsed | None:
+        """The cheapest way to run ``replicas``, or these ``groups``; ties by offer id. ``None``:
+        see ``reason``."""
+        groups = ((replicas * self.ranks, self.tp),) if groups is None else groups
         own = self.price_filter.usd_per_gpu_hour.get(self.gpu_key)
         if own is not None:
-            return _own_price(own, self.tp * replicas)
-        fitting = [(self._instances(offer, replicas), offer) for offer in self.offers if self._fits(offer)]
+            return _own_price(own, _gpus(groups))
+        largest = max(size for _, size in groups)
+        fitting = [(_instances(offer, groups), offer) for offer in self.offers if self._fits(offer, largest)]
         if not fitting:
             return None
         instances, offer = min(fitting, key=lambda pair: (_total(pair[0], pair[1].usd_per_instance_hour), pair[1].id))
@@ -80,14 +88,19 @@ class Pricing:
                 high = middle - 1
         return low
 
-    def _fits(self, offer: Price) -> bool:
-        return offer.gpu == self.gpu_key and (offer.per_gpu or offer.gpus_per_instance >= self.tp)
+    def _fits(self, offer: Price, group: int) -> bool:
+        return offer.gpu == self.gpu_key and (offer.per_gpu or offer.gpus_per_instance >= group)
 
-    def _instances(self, offer: Price, replicas: int) -> int:
-        if offer.per_gpu:
-            return -(-replicas * self.tp // offer.gpus_per_instance)
-        groups = offer.gpus_per_instance // self.tp
-        return -(-replicas // groups)
+
+def _gpus(groups: Groups) -> int:
+    return sum(count * size for count, size in groups)
+
+
+def _instances(offer: Price, groups: Groups) -> int:
+    """Whole instances; those of one size are filled before the next, and sizes do not share one."""
+    if offer.per_gpu:
+        return -(-_gpus(groups) // offer.gpus_per_instance)
+    return sum(-(-count // (offer.gpus_per_instance // size)) for count, size in groups)
 
 
 def cost_of(
@@ -99,14 +112,16 @@ def cost_of(
     span_s: float,
     saturated: bool = False,
     burst: bool = False,
+    groups: Groups | None = None,
 ) -> Cost:
-    """Cost of a deployment under a workload that brings these tokens in ``span_s`` seconds.
+    """Cost of a deployment under a workload that brings these tokens in ``span_s`` seconds. ``groups`` where it is more
+    than ``replicas`` equal ones.
 
     Cost per token divides what is paid by what is *served*, so that idle capacity shows: ``usd_per_hour / (tokens an
     hour) * 1e6``. ``None`` per token, with a reason, where these are no tokens an hour: no tokens, a ``burst`` (no
     offered rate), or a ``saturated`` deployment, which does not serve them in ``span_s``.
     """
-    price = pricing.price(replicas)
+    price = pricing.price(replicas, groups)
     if price is None:
         return Cost(price_reason=pricing.reason())
     usd = _total(price.instances, price.usd_per_instance_hour)

@@ -12,7 +12,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, TypeAdapter, model_validator
 
-from replay.planning.parts import CurvePoint, Goodput, MemoryBreakdown, Metrics, ObjectiveOutcome, Part
+from replay.planning.parts import (
+    CurvePoint,
+    Goodput,
+    MemoryBreakdown,
+    Metrics,
+    MetricStats,
+    ObjectiveOutcome,
+    Part,
+)
 from replay.specs import Scalar, Transform
 
 SCHEMA: Literal["capreplay.report/1"] = "capreplay.report/1"
@@ -75,6 +83,41 @@ class Operating(Part):
     """``None`` where no objective is a limit of single requests."""
 
 
+class PoolInfo(Part):
+    """One of two pools of replicas: what it is and how it was used (docs/disaggregation.md)."""
+
+    replicas: int = Field(ge=1)
+    tp: int = Field(ge=1)
+    gpus: int = Field(ge=1)
+    load_factor: float | None
+    """Offered load over what this pool sustains; ``None``: one burst, which has no rate."""
+    sustainable_rps: float | None
+    """Requests per second of the whole mix at which it is full; ``None``: no request comes here."""
+    kv_usage_mean: float
+    kv_usage_max: float
+    batch_mean: float
+    busy_fraction: float
+    steps: int
+    preemptions: int
+    memory: MemoryBreakdown
+    engine: EngineInfo
+    step_time: StepTimeInfo
+
+
+class PoolsInfo(Part):
+    """Prefill and decode apart. ``kv_transfer_s``: from the end of a prefill until its KV is on the decode replica,
+    the wait for blocks and links included."""
+
+    binding: Literal["prefill", "decode", "transfer"]
+    """What fills up first as the load grows."""
+    first_token_from: Literal["prefill", "decode"]
+    kv_transfer_s: MetricStats
+    transfer_rps: float | None
+    """Requests per second at which the links are full; ``None``: transfers take no time."""
+    prefill: PoolInfo
+    decode: PoolInfo
+
+
 class PriceUsed(Part):
     """Which offer priced a deployment. A figure without this is never shown."""
 
@@ -134,6 +177,8 @@ class Recommendation(Cost, Operating):
     gpu: str
     tp: int
     replicas: int
+    data_parallel_size: int = Field(default=1, ge=1)
+    """Ranks of a replica that step together, each of ``tp`` GPUs."""
     gpus: int
     memory: MemoryBreakdown
     engine: EngineInfo
@@ -144,8 +189,9 @@ class Recommendation(Cost, Operating):
 
     @model_validator(mode="after")
     def _gpus_add_up(self) -> Recommendation:
-        if self.gpus != self.tp * self.replicas:
-            raise ValueError(f"gpus {self.gpus} is not tp {self.tp} x replicas {self.replicas}")
+        if self.gpus != self.tp * self.data_parallel_size * self.replicas:
+            each = f"tp {self.tp} x {self.data_parallel_size} ranks"
+            raise ValueError(f"gpus {self.gpus} is not {each} x replicas {self.replicas}")
         return self
 
 
@@ -377,6 +423,9 @@ class ReplayReport(_Report):
     """``None`` in documents of earlier versions."""
     splits: tuple[Split, ...] = Field(default=(), max_length=2)
     """By tenant and by priority, each where the trace has the column."""
+    pools: PoolsInfo | None = None
+    """``None`` where every replica does both prefill and decode. Else ``tp``, ``memory``, ``engine`` and ``step_time``
+    above are of the prefill pool, and use of memory and batch under ``operating`` is of the decode pool."""
 
 
 Report = Annotated[PlanReport | ReplayReport, Field(discriminator="kind")]

@@ -22,7 +22,7 @@ from replay.planning.parts import (
     MetricStats,
     ObjectiveOutcome,
 )
-from replay.results import Distribution, ReplayResult, distribution_of
+from replay.results import Distribution, Float64Array, ReplayResult, distribution_of
 from replay.specs import Objective, Scalar, default_snapshot_s
 from replay.steptime.accuracy import stated_error
 from replay.workload import Int64Array, Workload
@@ -67,14 +67,19 @@ def outcome(objective: Objective, value_s: float | None, share: float | None = N
 
 
 def curve_point(
-    result: ReplayResult, *, requests: int, tp: int, objectives: Sequence[Objective], usd_per_hour: float | None
+    result: ReplayResult,
+    *,
+    requests: int,
+    replica_gpus: int,
+    objectives: Sequence[Objective],
+    usd_per_hour: float | None,
 ) -> CurvePoint:
     """One replayed replica count and whether it passes: no saturation, every request finished, every objective met."""
     outcomes = objective_outcomes(result, objectives)
     served = result.finished == requests and not any(result.rejected.values())
     return CurvePoint(
         replicas=result.replicas,
-        gpus=result.replicas * tp,
+        gpus=result.replicas * replica_gpus,
         load_factor=optional_figure(result.load_factor),
         saturated=result.saturated,
         passed=served and not result.saturated and all(row.met for row in outcomes),
@@ -141,6 +146,11 @@ def _goodput(result: ReplayResult, objectives: Sequence[Objective]) -> Goodput |
         share=figure(found.good / found.scored) if found.scored else None,
         requests_per_s=optional_figure(found.requests_per_s),
     )
+
+
+def metric_stats(samples: Float64Array) -> MetricStats:
+    """Statistics of samples in seconds."""
+    return _stats(distribution_of(samples))
 
 
 def _stats(distribution: Distribution) -> MetricStats:

@@ -25,10 +25,11 @@ from replay.planning.document import (
 )
 from replay.planning.figures import engine_info, memory_breakdown, operating, step_time_info, summarise_workload
 from replay.planning.over_time import timeline_part
+from replay.planning.pools import pools_part
 from replay.planning.rank import rank
 from replay.planning.resolve import ResolvedPlan, ResolvedReplay
 from replay.planning.split_table import split_parts
-from replay.planning.wording import deployment_text, objective_text, quantity, rejected_sentence
+from replay.planning.wording import deployment_text, objective_text, quantity, rejected_sentence, whole_text
 from replay.results import ReplayResult
 from replay.specs import PriceFilter, Transform
 from replay.steptime.accuracy import quoted_error
@@ -144,7 +145,7 @@ def build_replay_report(
     objectives = replay.spec.objectives
     figures = operating(result, workload, objectives)
     step_time, engine = step_time_info(deployment), engine_info(deployment)
-    spec, tp, replicas = replay.spec, replay.spec.deployment.tp, result.replicas
+    spec, tp, replicas = replay.spec, deployment.memory.tp, result.replicas
     summary = summarise_workload(workload)
     calibration = CalibrationRef(
         gpu=replay.gpu.key,
@@ -166,7 +167,7 @@ def build_replay_report(
         gpu=replay.gpu.key,
         tp=tp,
         replicas=replicas,
-        gpus=tp * replicas,
+        gpus=deployment.gpus,
         operating=figures,
         cost=cost_of(
             pricing,
@@ -176,6 +177,7 @@ def build_replay_report(
             span_s=workload.span_s,
             saturated=result.saturated,
             burst=result.offered_rps is None,
+            groups=deployment.groups,
         ),
         memory=memory_breakdown(deployment),
         engine=engine,
@@ -183,6 +185,7 @@ def build_replay_report(
         objectives=tuple(objective_text(objective) for objective in objectives),
         timeline=timeline_part(result, deployment, spec.timeline_bin_s),
         splits=split_parts(result, objectives),
+        pools=pools_part(result, deployment),
     )
     return dump_report(report)
 
@@ -203,7 +206,7 @@ def _plan_verdict(
         sentence = f"{what}; {first.gpu} at tp {first.tp}: {first.reason}."
         return Verdict(status="no_feasible_candidate", sentence=sentence)
     best = recommendations[0]
-    what = deployment_text(best.gpu, best.tp, best.replicas)
+    what = deployment_text(best.gpu, best.tp, best.replicas, best.data_parallel_size)
     meets = "meets" if best.gpus == 1 else "meet"
     if best.usd_per_hour is None:
         return Verdict(
@@ -222,8 +225,7 @@ def _plan_verdict(
 
 
 def _replay_verdict(figures: Operating, deployment: Deployment) -> Verdict:
-    gpu, tp, replicas = deployment.gpu.key, deployment.spec.tp, deployment.replicas
-    what = deployment_text(gpu, tp, replicas)
+    what = whole_text(deployment)
     load = figures.load_factor
     if figures.saturated and load is not None:
         return Verdict(

@@ -19,7 +19,7 @@ from replay.hardware.catalogue import Catalogue
 from replay.hardware.dtypes import kv_format, weight_format
 from replay.hardware.entries import GpuType, ModelSpec, Price
 from replay.hardware.feasibility import check_parallelism
-from replay.specs import DeploymentSpec, PlanSpec, PriceFilter, ReplaySpec
+from replay.specs import POOLS, DeploymentSpec, PlanSpec, PriceFilter, ReplaySpec, pool_refusal
 
 
 class Candidate(NamedTuple):
@@ -142,9 +142,16 @@ def resolve_replay(
     gpu = _gpu(catalogue, spec.deployment.gpu, "deployment.gpu")
     found = model or catalogue.model(spec.deployment.model)
     weights = weight_format(spec.deployment.weight_dtype, found.weight_dtype)
-    check_parallelism(found, gpu, spec.deployment.tp, weights)
     kv_format(spec.deployment.kv_dtype)
-    resolve_engine(spec.deployment.engine, gpu, found, spec.deployment.max_model_len)
+    pools = spec.deployment.pools()
+    for name, pool in zip(POOLS, pools, strict=False):
+        try:
+            check_parallelism(found, gpu, pool.tp, weights)
+            resolve_engine(pool.engine, gpu, found, pool.max_model_len)
+        except SpecError as error:
+            if len(pools) == 1:
+                raise
+            raise pool_refusal(name, error) from error
     deployment = spec.deployment.model_copy(update={"model": found.key, "gpu": gpu.key})
     return ResolvedReplay(
         spec=spec.model_copy(update={"deployment": deployment}),

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from replay.engines import data_parallel_size
 from replay.errors import SpecError
 from replay.hardware.entries import GpuType, ModelSpec
 from replay.planning.cost import Pricing, cost_of
@@ -65,7 +66,8 @@ def evaluate_candidate(
     if workload.n == 0:
         raise SpecError("workload.empty", "the workload holds no request: widen the window or choose another trace")
     offers = tuple(offer for offer in plan.prices if offer.gpu == candidate.gpu_key)
-    pricing = Pricing(candidate.gpu_key, candidate.tp, plan.spec.price, offers)
+    ranks = data_parallel_size(plan.spec.engine)
+    pricing = Pricing(candidate.gpu_key, candidate.tp, plan.spec.price, offers, ranks)
     search = _Search(workload, plan, candidate, pricing, simulate, checkpoint)
     try:
         search.check_caps()
@@ -98,9 +100,14 @@ class _Search:
     cap_code: str = "limit.replicas"
     cap_name: str = ""
 
+    @property
+    def replica_gpus(self) -> int:
+        """GPUs of one replica, all its data-parallel ranks."""
+        return self.candidate.tp * self.pricing.ranks
+
     def check_caps(self) -> None:
         """Turns the budgets into a largest replica count."""
-        spec, tp = self.plan.spec, self.candidate.tp
+        spec, tp = self.plan.spec, self.replica_gpus
         self.cap = min(MAX_REPLICAS, self.workload.n)
         self.cap_name = f"one replica for each of the {self.workload.n} requests"
         if self.cap == MAX_REPLICAS:
@@ -146,7 +153,7 @@ class _Search:
         point = curve_point(
             result,
             requests=self.workload.n,
-            tp=self.candidate.tp,
+            replica_gpus=self.replica_gpus,
             objectives=self.plan.spec.objectives,
             usd_per_hour=self.pricing.usd_per_hour(replicas),
         )
@@ -261,7 +268,8 @@ class _Search:
             gpu=self.candidate.gpu_key,
             tp=self.candidate.tp,
             replicas=replicas,
-            gpus=replicas * self.candidate.tp,
+            data_parallel_size=self.pricing.ranks,
+            gpus=replicas * self.replica_gpus,
             memory=memory_breakdown(deployment),
             engine=engine_info(deployment),
             step_time=step_time_info(deployment),

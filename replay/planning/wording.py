@@ -24,9 +24,22 @@ def quantity(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:.0f} s"
 
 
-def deployment_text(gpu: str, tp: int, replicas: int) -> str:
-    """``5 x L40S (5 replicas of tp 1)``."""
-    return f"{tp * replicas} x {gpu} ({replicas} replica{'' if replicas == 1 else 's'} of tp {tp})"
+def deployment_text(gpu: str, tp: int, replicas: int, ranks: int = 1) -> str:
+    """``5 x L40S (5 replicas of tp 1)``, or ``8 x H200 (1 replica of 8 data-parallel ranks of tp 1)``."""
+    each = f"{ranks} data-parallel ranks of tp {tp}" if ranks > 1 else f"tp {tp}"
+    return f"{tp * ranks * replicas} x {gpu} ({replicas} replica{'' if replicas == 1 else 's'} of {each})"
+
+
+def whole_text(deployment: Deployment) -> str:
+    """As ``deployment_text`` of a deployment at its replica count; both pools where it has two."""
+    if deployment.decode is None:
+        ranks = deployment.engine.data_parallel_size
+        return deployment_text(deployment.gpu.key, deployment.spec.tp, deployment.replicas, ranks)
+    (prefills, prefill_tp), (decodes, decode_tp) = deployment.groups
+    return (
+        f"{deployment.gpus} x {deployment.gpu.key} ({prefills} prefill replica{'' if prefills == 1 else 's'} of tp "
+        f"{prefill_tp}, {decodes} decode replica{'' if decodes == 1 else 's'} of tp {decode_tp})"
+    )
 
 
 def objective_text(objective: Objective) -> str:

@@ -64,6 +64,7 @@ def analytic_step_time(
     max_num_seqs: int,
     async_scheduling: bool,
     cuda_graphs: bool = True,
+    data_parallel: int = 1,
 ) -> StepTime:
     """The step-time record of a deployment from its data sheets alone.
 
@@ -79,7 +80,7 @@ def analytic_step_time(
         detail = f"tp {tp} does not divide the {model.num_attention_heads} attention heads of {model.key}"
         raise SpecError("steptime.tp", detail, [FieldError(detail, field="tp", cure=cure)])
     weights, kv = weight_format(weight_dtype, model.weight_dtype), kv_format(kv_dtype)
-    roofline = Roofline(model, gpu, tp, weights, kv, max_num_seqs)
+    roofline = Roofline(model, gpu, tp, weights, kv, max_num_seqs, data_parallel)
     host, host_per_request = (
         (ASYNC_HOST_S, ASYNC_HOST_PER_REQUEST_S) if async_scheduling else (HOST_S, HOST_PER_REQUEST_S)
     )
@@ -95,7 +96,9 @@ def analytic_step_time(
         request_overhead_ps=_ps(REQUEST_OVERHEAD_S),
         provenance="analytic",
         calibration_id=f"analytic/{gpu.key}/{VERSION}",
-        notes=_notes(model, gpu, weights),
+        notes=_notes(model, gpu, weights, data_parallel),
+        graph_tokens=int(_captured(roofline)[-1]) if cuda_graphs else 0,
+        shared_ps=_shared_ps(roofline, max_num_batched_tokens, cuda_graphs),
     )
 
 
@@ -104,17 +107,36 @@ def _ps(seconds: float) -> int:
 
 
 def _rest_ps(roofline: Roofline, max_tokens: int, cuda_graphs: bool) -> Int64Array:
-    tokens = np.arange(1, max_tokens + 1, dtype=np.int64)
-    padded = tokens
-    if cuda_graphs:
-        blackwell = generation(roofline.gpu) == "blackwell"
-        padded = padded_tokens(tokens, roofline.max_num_seqs, data_centre_blackwell=blackwell)
+    padded = _padded(roofline, max_tokens, cuda_graphs)
     seconds = _window_prefill_s(roofline) * padded + roofline.rest_s(padded.astype(np.float64))
     if not cuda_graphs:
         seconds = np.maximum(seconds, roofline.model.num_layers * EAGER_LAYER_S)
     rest = np.zeros(max_tokens + 1, dtype=np.int64)
     rest[1:] = np.rint(seconds * (REAL_OVER_KERNELS * 1e12))
     return rest
+
+
+def _captured(roofline: Roofline) -> Int64Array:
+    return capture_sizes(roofline.max_num_seqs, data_centre_blackwell=generation(roofline.gpu) == "blackwell")
+
+
+def _padded(roofline: Roofline, max_tokens: int, cuda_graphs: bool) -> Int64Array:
+    """Tokens that a step of 1..max_tokens tokens computes."""
+    tokens = np.arange(1, max_tokens + 1, dtype=np.int64)
+    if not cuda_graphs:
+        return tokens
+    blackwell = generation(roofline.gpu) == "blackwell"
+    return padded_tokens(tokens, roofline.max_num_seqs, data_centre_blackwell=blackwell)
+
+
+def _shared_ps(roofline: Roofline, max_tokens: int, cuda_graphs: bool) -> Int64Array:
+    """The part of ``_rest_ps`` that data-parallel ranks do together: experts, and the exchange of tokens for them."""
+    if roofline.data_parallel == 1:
+        return np.zeros(0, dtype=np.int64)
+    padded = _padded(roofline, max_tokens, cuda_graphs).astype(np.float64)
+    shared = np.zeros(max_tokens + 1, dtype=np.int64)
+    shared[1:] = np.rint((roofline.experts_s(padded) + roofline.exchange_s(padded)) * (REAL_OVER_KERNELS * 1e12))
+    return shared
 
 
 def _window_prefill_s(roofline: Roofline) -> float:
@@ -141,7 +163,7 @@ def table_knots(limit: int) -> Int64Array:
     return log_linear_knots(max(16, (shift << 3) + (limit >> shift) + past))
 
 
-def _notes(model: ModelSpec, gpu: GpuType, weights: str) -> tuple[str, ...]:
+def _notes(model: ModelSpec, gpu: GpuType, weights: str, data_parallel: int) -> tuple[str, ...]:
     kind = generation(gpu)
     whose = f"borrowed from a newer generation ({kind})" if borrowed(gpu) else f"of its generation ({kind})"
     notes = [
@@ -154,6 +176,11 @@ def _notes(model: ModelSpec, gpu: GpuType, weights: str) -> tuple[str, ...]:
         )
     if model.num_moe_layers and weights in FP8_FORMATS:
         notes.append("8-bit experts: kernels differ widely; expect errors of a factor of two.")
+    if data_parallel > 1:
+        notes.append(
+            "Data-parallel ranks exchange tokens at the rate of all-reduces and route evenly over the experts; "
+            "an uneven spread makes the slowest rank slower."
+        )
     if model.num_linear_layers:
         notes.append("Linear-attention layers are timed by their projections only.")
     return tuple(notes)

@@ -45,6 +45,7 @@ def choose_step_time(
     max_model_len: int,
     async_scheduling: bool,
     cuda_graphs: bool = True,
+    data_parallel: int = 1,
 ) -> StepTime:
     """The step-time record of a deployment; raises as ``analytic_step_time``."""
     family = FAMILIES.get(scheduler, "vllm")
@@ -53,7 +54,7 @@ def choose_step_time(
     reason = None
     if calibration is not None and model.num_attention_heads % tp == 0:
         kernels = KernelModel(model, calibration.tables, tp, weights, kv)
-        reason = kernels.missing()
+        reason = kernels.missing() if data_parallel == 1 else "no exchange between data-parallel ranks"
         if reason is None:
             limits = Limits(
                 max_num_batched_tokens, max_num_seqs, max_model_len, generation(gpu) == "blackwell", cuda_graphs
@@ -71,6 +72,7 @@ def choose_step_time(
         max_num_seqs=max_num_seqs,
         async_scheduling=async_scheduling,
         cuda_graphs=cuda_graphs,
+        data_parallel=data_parallel,
     )
     if reason is None:
         return record

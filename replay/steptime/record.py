@@ -11,7 +11,7 @@ timed kernels has tables.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -52,6 +52,11 @@ class StepTime:
     before its first query."""
     stated_error: str = ""
     """A sentence on how far these step times are off, for reports; empty where the provenance says it."""
+    graph_tokens: int = 0
+    """Tokens of the largest captured CUDA graph; 0: none. Read with data-parallel ranks only."""
+    shared_ps: Int64Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Of ``rest_ps``, the work on experts that data-parallel ranks do together, where each has T tokens; shape (0,)
+    without such ranks."""
 
 
 def no_table() -> Int64Array:

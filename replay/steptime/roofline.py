@@ -104,6 +104,8 @@ class Roofline:
     weight_dtype: str
     kv_dtype: str
     max_num_seqs: int
+    data_parallel: int = 1
+    """Ranks that share the experts and step together, each with the same number of tokens."""
 
     @property
     def efficiency(self) -> Efficiency:
@@ -166,13 +168,15 @@ class Roofline:
         return total
 
     def experts_s(self, tokens: Float64Array) -> Float64Array:
-        """Routed experts; under uniform routing ``E * (1 - (1 - k/E)^T)`` of them are touched by T tokens."""
+        """Routed experts; under uniform routing ``E * (1 - (1 - k/E)^T)`` of them are touched by T tokens: those of all
+        data-parallel ranks, whose GPUs share the experts."""
         m = self.model
         if m.num_moe_layers == 0:
             return np.zeros_like(tokens)
         expert = (3 if m.mlp_gated else 2) * m.hidden_size * m.moe_intermediate_size / self.tp
-        missed = np.multiply.accumulate(np.full(int(tokens.max()), 1.0 - m.experts_per_tok / m.num_experts))
-        touched = m.num_experts * (1.0 - missed[tokens.astype(np.int64) - 1])
+        everyone = tokens * self.data_parallel
+        missed = np.multiply.accumulate(np.full(int(everyone.max()), 1.0 - m.experts_per_tok / m.num_experts))
+        touched = m.num_experts * (1.0 - missed[everyone.astype(np.int64) - 1]) / self.data_parallel
         fmt = self._format_of("experts")
         share = self.efficiency.moe * (FP8_EXPERTS if fmt in FP8_FORMATS else 1.0)
         flops = 2.0 * tokens * m.experts_per_tok * expert * m.num_moe_layers
@@ -208,10 +212,18 @@ class Roofline:
         ring = (2.0 * (self.tp - 1) / self.tp / self._link()) * (tokens * (2.0 * self.model.hidden_size))
         return 2.0 * self.model.num_layers * (self.efficiency.allreduce_us * 1e-6 + ring)
 
+    def exchange_s(self, tokens: Float64Array) -> Float64Array:
+        """Data-parallel ranks on a layer of experts: an all-gather of every rank's tokens and a reduce-scatter back,
+        each ``alpha + (ranks - 1) * T * d * 2 / link``."""
+        if self.data_parallel == 1:
+            return np.zeros_like(tokens)
+        ring = ((self.data_parallel - 1) / self._link()) * (tokens * (2.0 * self.model.hidden_size))
+        return 2.0 * self.model.num_moe_layers * (self.efficiency.allreduce_us * 1e-6 + ring)
+
     def rest_s(self, tokens: Float64Array) -> Float64Array:
         """Everything but attention for steps of ``tokens`` (>= 1) tokens."""
         gemms = self.dense_s(tokens) + self.experts_s(tokens) + self.head_s(tokens)
-        return gemms + self.elementwise_s(tokens) + self.allreduce_s(tokens)
+        return gemms + self.elementwise_s(tokens) + self.allreduce_s(tokens) + self.exchange_s(tokens)
 
     @property
     def _kv_bandwidth(self) -> float:

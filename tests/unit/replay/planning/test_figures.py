@@ -71,9 +71,9 @@ def test_an_unfinished_request_fails_the_point() -> None:
     workload = make_workload()
     good = make_result(workload, 1, load_factor=0.5, ttft_s=0.1)
     objectives = (parse_objective("ttft_p99=1s"),)
-    assert curve_point(good, requests=workload.n, tp=2, objectives=objectives, usd_per_hour=None).passed
+    assert curve_point(good, requests=workload.n, replica_gpus=2, objectives=objectives, usd_per_hour=None).passed
     short = dataclasses.replace(good, finished=workload.n - 1)
-    point = curve_point(short, requests=workload.n, tp=2, objectives=objectives, usd_per_hour=None)
+    point = curve_point(short, requests=workload.n, replica_gpus=2, objectives=objectives, usd_per_hour=None)
     assert not point.passed
     assert point.gpus == 2
 
