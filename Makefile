@@ -9,6 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 JOBS ?= 2
+REFERENCE ?= ../shared/reference
 PYTEST := $(BIN)/pytest
 LOCKS := requirements.lock requirements-dev.lock requirements-build.lock
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
@@ -16,7 +17,7 @@ export UV_HTTP_TIMEOUT ?= 180
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
 .PHONY: help setup fmt lint types test test-unit test-int test-browser kernels-checked bench lock serve demo openapi \
-	chromium clean
+	accuracy chromium clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -88,6 +89,10 @@ demo: setup ## Upload a trace, plan, print the recommendations (TRACE=FILE for y
 
 openapi: setup ## Write docs/openapi.json from the code
 	$(BIN)/python -m api.openapi docs/openapi.json
+
+accuracy: setup ## Replay the measured runs in REFERENCE and write docs/accuracy.md
+	$(BIN)/capreplay accuracy $(REFERENCE)/blis --markdown > docs/accuracy.md.new
+	@mv docs/accuracy.md.new docs/accuracy.md
 
 chromium:
 	@if command -v chromium chromium-browser google-chrome google-chrome-stable >/dev/null || [ -n "$${CAPREPLAY_TEST_CHROMIUM:-}" ]; then \

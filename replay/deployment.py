@@ -15,10 +15,6 @@ from replay.specs import POOLS, DeploymentSpec, DisaggregationSpec, pool_refusal
 from replay.steptime.choose import choose_step_time
 from replay.steptime.record import StepTime
 
-V0_HOST_PS = 4 * 10**9
-"""Scheduling, input preparation and output of a V0 step: "several ms" (engine semantics 4.1)."""
-
-
 LENGTH_KNOBS = {"max_model_len", "context_length", "max_seq_len", "max_total_tokens"}
 
 
@@ -134,6 +130,7 @@ def resolve_deployment(spec: DeploymentSpec, model: ModelSpec, gpu: GpuType) -> 
         model,
         gpu,
         scheduler=engine.scheduler,
+        version=engine.version,
         tp=spec.tp,
         weight_dtype=memory.weight_dtype,
         kv_dtype=memory.kv_dtype,
@@ -145,7 +142,6 @@ def resolve_deployment(spec: DeploymentSpec, model: ModelSpec, gpu: GpuType) -> 
         data_parallel=engine.data_parallel_size,
     )
     if engine.scheduler == "vllm-v0":
-        step_time = replace(step_time, host_ps=V0_HOST_PS)
         notes.append("V0's work on the CPU is taken as 4 ms a step and 20 us a request: an estimate, not a measurement")
     return Deployment(spec, model, gpu, engine, memory, step_time, tuple(notes))
 

@@ -48,13 +48,19 @@ def _nothing() -> None:
 
 
 def simulate(
-    workload: Workload, deployment: Deployment, *, threads: int = 1, checkpoint: Checkpoint = _nothing
+    workload: Workload,
+    deployment: Deployment,
+    *,
+    threads: int = 1,
+    checkpoint: Checkpoint = _nothing,
+    judge_load: bool = True,
 ) -> ReplayResult:
     """Replays ``workload`` on ``deployment``.
 
     ``threads`` share the replicas behind a router that reads no state and change nothing in the result.
     ``checkpoint`` is called about once a second and may raise to stop. Requests that can never run there are counted by
-    reason and take part in no latency figure.
+    reason and take part in no latency figure. Without ``judge_load`` what the deployment could sustain is not measured:
+    for workloads that are a measurement of it themselves.
 
     Raises:
         SpecError: an empty workload, one that is too long for int64 picoseconds, or a router without what it needs.
@@ -76,7 +82,7 @@ def simulate(
         priority=ranks_of(deployment.engine, workload)[fits] if machine.config.priority_policy else _NOTHING,
         max_tokens=_NOTHING if declared is None else declared[fits],
     )
-    load = _load(machine, requests, workload.span_s, deployment, checkpoint)
+    load = _load(machine, requests, workload.span_s, deployment, checkpoint) if judge_load else _NOT_JUDGED
     served = fits
     if load.drain_s > LONGEST_DRAIN_S:
         served, requests = np.zeros_like(fits), take_requests(requests, np.zeros(0, np.int64))
@@ -123,6 +129,9 @@ class _Load:
             days = self.drain_s / 86_400
             notes.append(f"the load would take {days:,.0f} days to drain: latencies were not computed")
         return tuple(notes)
+
+
+_NOT_JUDGED = _Load(None, 0.0, 0.0, 0.0)
 
 
 def _load(

@@ -19,6 +19,8 @@ VERBS: dict[str, str] = {
     "memory": "Size the KV cache of one replica on one GPU type.",
     "catalogue": "List the known GPU types, models, prices, or engines with their knobs.",
     "verify": "Replay recorded scheduler cases and compare step by step.",
+    "accuracy": "Replay a folder of measured runs and print how far the latencies are off.",
+    "score-benchmarks": "Replay a table of throughput benchmarks and print how far it is off.",
     "score-steps": "Compare the shipped step times with a table of timed steps.",
     "serve": "Start the service: API and pages, and in embedded mode its worker too.",
     "worker": "Start a worker that takes jobs from the queue.",

@@ -1,7 +1,7 @@
 """Step times from a data sheet, for GPUs that nobody measured: the roofline's kernel times made into a served step.
 
-``step = host + m * (rest(T) + decode attention + prefill attention) + c_r * R`` (docs/step-time.md). The constants
-below are those of measured H100 deployments; kernel times come from ``replay.steptime.roofline``.
+``step = host + m * (rest(T) + prefill attention) + decode attention + c_r * R`` (docs/step-time.md). What a served step
+has beyond its kernels comes in as ``Overheads``; kernel times come from ``replay.steptime.roofline``.
 """
 
 from __future__ import annotations
@@ -14,22 +14,13 @@ from replay.hardware.dtypes import kv_format, weight_format
 from replay.hardware.entries import GpuType, ModelSpec
 from replay.hardware.weights import layer_counts
 from replay.steptime.interpolation import log_linear_knots
+from replay.steptime.overheads import NO_OVERHEADS, Overheads
+from replay.steptime.overheads import VERSION as OVERHEADS_VERSION
 from replay.steptime.record import StepTime, no_table
 from replay.steptime.roofline import FP8_FORMATS, Roofline, borrowed, generation
 
 Int64Array = npt.NDArray[np.int64]
 
-REAL_OVER_KERNELS = 1.04
-"""A served step over the sum of its kernels timed alone, on H100: 1.04 to 1.08 when one deployment is left out."""
-DECODE_ROW_S = 3e-6
-DECODE_ROW_PER_VOCAB_S = 0.15e-9
-"""Sampling and bookkeeping of one decode a step: 3 us + 0.15 ns * V; seen: 9 us at 32 k, 15-30 us at 150 k."""
-REQUEST_OVERHEAD_S = 8e-3
-"""API server and tokeniser before the engine sees a request: 6.5 to 9.5 ms on one node."""
-HOST_S, HOST_PER_REQUEST_S = 2.0e-3, 20e-6
-"""Scheduler, input preparation and output of a synchronous step: 1.6-2.5 ms + 15-25 us a request on vLLM 0.11."""
-ASYNC_HOST_S, ASYNC_HOST_PER_REQUEST_S = 0.5e-3, 5e-6
-"""The same where it overlaps the GPU: it binds only where the GPU is faster; runs of 7 B and above show none of it."""
 EAGER_LAYER_S = 60e-6
 """CPU launch time of one layer without a captured graph; binds only where the GPU is faster than the launches."""
 
@@ -62,7 +53,7 @@ def analytic_step_time(
     kv_dtype: str | None,
     max_num_batched_tokens: int,
     max_num_seqs: int,
-    async_scheduling: bool,
+    overheads: Overheads = NO_OVERHEADS,
     cuda_graphs: bool = True,
     data_parallel: int = 1,
 ) -> StepTime:
@@ -81,24 +72,24 @@ def analytic_step_time(
         raise SpecError("steptime.tp", detail, [FieldError(detail, field="tp", cure=cure)])
     weights, kv = weight_format(weight_dtype, model.weight_dtype), kv_format(kv_dtype)
     roofline = Roofline(model, gpu, tp, weights, kv, max_num_seqs, data_parallel)
-    host, host_per_request = (
-        (ASYNC_HOST_S, ASYNC_HOST_PER_REQUEST_S) if async_scheduling else (HOST_S, HOST_PER_REQUEST_S)
-    )
+    m, share = overheads.kernels_factor, overheads.decode_bandwidth_share
+    decode = 1.0 if share is None else roofline.efficiency.decode / share
+    all_reduces = 2 * model.num_layers + 1 if tp > 1 else 0
     return StepTime(
-        rest_ps=_rest_ps(roofline, max_num_batched_tokens, cuda_graphs),
-        decode_request_ps=_ps(DECODE_ROW_S + DECODE_ROW_PER_VOCAB_S * model.vocab_size),
-        decode_linear_ps=_ps(REAL_OVER_KERNELS * roofline.decode_s_per_token()),
-        prefill_linear_ps=_ps(REAL_OVER_KERNELS * roofline.prefill_s_per_pair() / 2.0),
-        decode_table_ps=_decode_table_ps(roofline),
+        rest_ps=_rest_ps(roofline, max_num_batched_tokens, cuda_graphs, m, all_reduces * overheads.all_reduce_s),
+        decode_request_ps=_ps(overheads.decode_row_s),
+        decode_linear_ps=_ps((m if share is None else decode) * roofline.decode_s_per_token()),
+        prefill_linear_ps=_ps(m * roofline.prefill_s_per_pair() / 2.0),
+        decode_table_ps=_decode_table_ps(roofline, m),
         prefill_table_ps=no_table(),
-        host_ps=_ps(host),
-        host_per_request_ps=_ps(host_per_request),
-        request_overhead_ps=_ps(REQUEST_OVERHEAD_S),
+        host_ps=_ps(overheads.host_s),
+        host_per_request_ps=_ps(overheads.host_per_request_s),
+        request_overhead_ps=_ps(overheads.request_s),
         provenance="analytic",
-        calibration_id=f"analytic/{gpu.key}/{VERSION}",
+        calibration_id=f"analytic/{gpu.key}/{VERSION}+{OVERHEADS_VERSION}",
         notes=_notes(model, gpu, weights, data_parallel),
         graph_tokens=int(_captured(roofline)[-1]) if cuda_graphs else 0,
-        shared_ps=_shared_ps(roofline, max_num_batched_tokens, cuda_graphs),
+        shared_ps=_shared_ps(roofline, max_num_batched_tokens, cuda_graphs, m),
     )
 
 
@@ -106,13 +97,13 @@ def _ps(seconds: float) -> int:
     return round(seconds * 1e12)
 
 
-def _rest_ps(roofline: Roofline, max_tokens: int, cuda_graphs: bool) -> Int64Array:
+def _rest_ps(roofline: Roofline, max_tokens: int, cuda_graphs: bool, factor: float, added_s: float) -> Int64Array:
     padded = _padded(roofline, max_tokens, cuda_graphs)
     seconds = _window_prefill_s(roofline) * padded + roofline.rest_s(padded.astype(np.float64))
     if not cuda_graphs:
         seconds = np.maximum(seconds, roofline.model.num_layers * EAGER_LAYER_S)
     rest = np.zeros(max_tokens + 1, dtype=np.int64)
-    rest[1:] = np.rint(seconds * (REAL_OVER_KERNELS * 1e12))
+    rest[1:] = np.rint((seconds * factor + added_s) * 1e12)
     return rest
 
 
@@ -129,13 +120,13 @@ def _padded(roofline: Roofline, max_tokens: int, cuda_graphs: bool) -> Int64Arra
     return padded_tokens(tokens, roofline.max_num_seqs, data_centre_blackwell=blackwell)
 
 
-def _shared_ps(roofline: Roofline, max_tokens: int, cuda_graphs: bool) -> Int64Array:
+def _shared_ps(roofline: Roofline, max_tokens: int, cuda_graphs: bool, factor: float) -> Int64Array:
     """The part of ``_rest_ps`` that data-parallel ranks do together: experts, and the exchange of tokens for them."""
     if roofline.data_parallel == 1:
         return np.zeros(0, dtype=np.int64)
     padded = _padded(roofline, max_tokens, cuda_graphs).astype(np.float64)
     shared = np.zeros(max_tokens + 1, dtype=np.int64)
-    shared[1:] = np.rint((roofline.experts_s(padded) + roofline.exchange_s(padded)) * (REAL_OVER_KERNELS * 1e12))
+    shared[1:] = np.rint((roofline.experts_s(padded) + roofline.exchange_s(padded)) * (factor * 1e12))
     return shared
 
 
@@ -144,13 +135,13 @@ def _window_prefill_s(roofline: Roofline) -> float:
     return roofline.window_prefill_s_per_pair() * (roofline.model.sliding_window or 0)
 
 
-def _decode_table_ps(roofline: Roofline) -> Int64Array:
+def _decode_table_ps(roofline: Roofline, factor: float) -> Int64Array:
     """``R * window bytes of min(context, window)``: linear in R, so two rows are exact. Absent without windows."""
     window = (roofline.model.sliding_window or 0) if layer_counts(roofline.model)[1] else 0
     if not window:
         return no_table()
     knots = table_knots(window)
-    per_token = REAL_OVER_KERNELS * roofline.window_s_per_token()
+    per_token = factor * roofline.window_s_per_token()
     table = np.zeros((2, len(knots)), dtype=np.int64)
     table[1] = np.rint(per_token * np.minimum(knots, window).astype(np.float64) * 1e12)
     return table

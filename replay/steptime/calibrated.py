@@ -15,29 +15,10 @@ from replay.steptime.analytic import EAGER_LAYER_S, padded_tokens, table_knots
 from replay.steptime.calibrations import Calibration
 from replay.steptime.components import KernelModel
 from replay.steptime.interpolation import Float64Array, never_falling
+from replay.steptime.overheads import NO_OVERHEADS, Overheads
 from replay.steptime.record import StepTime, no_table
 
 Int64Array = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Overheads:
-    """What a served step has beyond its kernels timed alone. The defaults add nothing."""
-
-    kernels_factor: float = 1.0
-    """A served step over the sum of its kernels."""
-    decode_bandwidth_share: float | None = None
-    """Decode attention as KV bytes over this share of memory bandwidth; ``None``: as timed."""
-    decode_row_s: float = 0.0
-    """Sampling and bookkeeping of one decode in one step."""
-    host_s: float = 0.0
-    host_per_request_s: float = 0.0
-    """Scheduler, input preparation and output of a step."""
-    request_s: float = 0.0
-    """From sending to the engine's seeing the request."""
-
-
-NO_OVERHEADS = Overheads()
 
 
 @dataclass(frozen=True)
@@ -65,7 +46,7 @@ def calibrated_step_time(
         decode = np.repeat(_head_extra_s(kernels, batches), 2, axis=1)
         decode_linear_s = kernels.kv_bytes_per_token() / share / kernels.memory_bytes_per_s
     return StepTime(
-        rest_ps=_rest_ps(kernels, limits, m),
+        rest_ps=_rest_ps(kernels, limits, m, kernels.all_reduces * overheads.all_reduce_s),
         decode_request_ps=_ps(overheads.decode_row_s),
         decode_linear_ps=_ps(decode_linear_s),
         prefill_linear_ps=0,
@@ -112,7 +93,7 @@ def _table_ps(seconds: Float64Array) -> Int64Array:
     return np.rint(seconds * 1e12).astype(np.int64) if seconds.any() else no_table()
 
 
-def _rest_ps(kernels: KernelModel, limits: Limits, factor: float) -> Int64Array:
+def _rest_ps(kernels: KernelModel, limits: Limits, factor: float, added_s: float) -> Int64Array:
     tokens = np.arange(1, limits.max_num_batched_tokens + 1, dtype=np.int64)
     if limits.cuda_graphs:
         tokens = padded_tokens(tokens, limits.max_num_seqs, data_centre_blackwell=limits.data_centre_blackwell)
@@ -120,5 +101,5 @@ def _rest_ps(kernels: KernelModel, limits: Limits, factor: float) -> Int64Array:
     if not limits.cuda_graphs:
         seconds = np.maximum(seconds, kernels.model.num_layers * EAGER_LAYER_S)
     rest = np.zeros(limits.max_num_batched_tokens + 1, dtype=np.int64)
-    rest[1:] = np.rint(seconds * (factor * 1e12))
+    rest[1:] = np.rint((seconds * factor + added_s) * 1e12)
     return rest

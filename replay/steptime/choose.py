@@ -11,20 +11,11 @@ from replay.hardware.catalogue import shipped_catalogue
 from replay.hardware.dtypes import kv_format, weight_format
 from replay.hardware.entries import GpuType, ModelSpec
 from replay.steptime.accuracy import calibrated_error
-from replay.steptime.analytic import (
-    ASYNC_HOST_PER_REQUEST_S,
-    ASYNC_HOST_S,
-    DECODE_ROW_PER_VOCAB_S,
-    DECODE_ROW_S,
-    HOST_PER_REQUEST_S,
-    HOST_S,
-    REAL_OVER_KERNELS,
-    REQUEST_OVERHEAD_S,
-    analytic_step_time,
-)
-from replay.steptime.calibrated import Limits, Overheads, calibrated_step_time
+from replay.steptime.analytic import analytic_step_time
+from replay.steptime.calibrated import Limits, calibrated_step_time
 from replay.steptime.calibrations import Calibration, shipped_calibration
 from replay.steptime.components import KernelModel
+from replay.steptime.overheads import VERSION, served_overheads
 from replay.steptime.record import StepTime
 from replay.steptime.roofline import generation
 
@@ -37,6 +28,7 @@ def choose_step_time(
     gpu: GpuType,
     *,
     scheduler: str,
+    version: str,
     tp: int,
     weight_dtype: str | None,
     kv_dtype: str | None,
@@ -47,10 +39,14 @@ def choose_step_time(
     cuda_graphs: bool = True,
     data_parallel: int = 1,
 ) -> StepTime:
-    """The step-time record of a deployment; raises as ``analytic_step_time``."""
+    """The step-time record of a deployment; raises as ``analytic_step_time``. ``version``: of the engine, which says
+    what a step takes on the CPU."""
     family = FAMILIES.get(scheduler, "vllm")
     calibration = shipped_calibration(gpu.key, family) if shipped_catalogue().gpus.get(gpu.key) == gpu else None
     weights, kv = weight_format(weight_dtype, model.weight_dtype), kv_format(kv_dtype)
+    overheads = served_overheads(
+        model, gpu, tp=tp, scheduler=scheduler, version=version, async_scheduling=async_scheduling
+    )
     reason = None
     if calibration is not None and model.num_attention_heads % tp == 0:
         kernels = KernelModel(model, calibration.tables, tp, weights, kv)
@@ -59,9 +55,11 @@ def choose_step_time(
             limits = Limits(
                 max_num_batched_tokens, max_num_seqs, max_model_len, generation(gpu) == "blackwell", cuda_graphs
             )
-            record = calibrated_step_time(kernels, calibration, limits, _overheads(model, async_scheduling))
+            record = calibrated_step_time(kernels, calibration, limits, overheads)
             error = calibrated_error(calibration, kernels, gpu)
-            return replace(record, notes=_notes(calibration, family, gpu, kernels), stated_error=error)
+            calibration_id = f"{calibration.id}+{VERSION}"
+            notes = _notes(calibration, family, gpu, kernels)
+            return replace(record, calibration_id=calibration_id, notes=notes, stated_error=error)
     record = analytic_step_time(
         model,
         gpu,
@@ -70,7 +68,7 @@ def choose_step_time(
         kv_dtype=kv_dtype,
         max_num_batched_tokens=max_num_batched_tokens,
         max_num_seqs=max_num_seqs,
-        async_scheduling=async_scheduling,
+        overheads=overheads,
         cuda_graphs=cuda_graphs,
         data_parallel=data_parallel,
     )
@@ -81,18 +79,6 @@ def choose_step_time(
         "Its step times come from the data sheet."
     )
     return replace(record, notes=(note, *record.notes))
-
-
-def _overheads(model: ModelSpec, async_scheduling: bool) -> Overheads:
-    """What a served step has beyond its kernels: the constants of the analytic model."""
-    host, per_request = (ASYNC_HOST_S, ASYNC_HOST_PER_REQUEST_S) if async_scheduling else (HOST_S, HOST_PER_REQUEST_S)
-    return Overheads(
-        kernels_factor=REAL_OVER_KERNELS,
-        decode_row_s=DECODE_ROW_S + DECODE_ROW_PER_VOCAB_S * model.vocab_size,
-        host_s=host,
-        host_per_request_s=per_request,
-        request_s=REQUEST_OVERHEAD_S,
-    )
 
 
 def _notes(calibration: Calibration, family: str, gpu: GpuType, kernels: KernelModel) -> tuple[str, ...]:

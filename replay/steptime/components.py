@@ -119,6 +119,11 @@ class KernelModel:
         """LM head at 16 bit on the rows that sample."""
         return self.tables.gemm.at("bf16", self.model.vocab_size / self.tp, self.model.hidden_size, rows)
 
+    @property
+    def all_reduces(self) -> int:
+        """All-reduces of a step: two a layer, and one after the embedding."""
+        return 2 * self.model.num_layers + 1 if self.tp > 1 else 0
+
     def all_reduce_us(self, tokens: Float64Array) -> Float64Array:
         """Two a layer, and one after the embedding."""
         size = tokens * (2.0 * self.model.hidden_size)

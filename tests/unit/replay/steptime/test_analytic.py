@@ -14,7 +14,9 @@ from replay.hardware.catalogue import shipped_catalogue
 from replay.hardware.entries import GpuType
 from replay.kernels.loglinear import KNOT_BITS, floor_of, interpolate
 from replay.steptime.accuracy import STATED_ERROR, stated_error
-from replay.steptime.analytic import analytic_step_time, capture_sizes, table_knots
+from replay.steptime.analytic import VERSION, analytic_step_time, capture_sizes, table_knots
+from replay.steptime.overheads import EXPERTS_KERNELS_FACTOR, served_overheads
+from replay.steptime.overheads import VERSION as OVERHEADS_VERSION
 from replay.steptime.record import StepTime
 from replay.steptime.roofline import EFFICIENCY, Roofline, generation
 
@@ -36,11 +38,15 @@ def step_time(model: str = MODELS[0], gpu: GpuType | str = "H100-SXM", **changes
         "kv_dtype": None,
         "max_num_batched_tokens": 2048,
         "max_num_seqs": 256,
-        "async_scheduling": True,
         **changes,
     }
-    found = CATALOGUE.gpu(gpu) if isinstance(gpu, str) else gpu
-    return analytic_step_time(CATALOGUE.model(model), found, **fields)  # type: ignore[arg-type] # one dict for all tests
+    found, spec = CATALOGUE.gpu(gpu) if isinstance(gpu, str) else gpu, CATALOGUE.model(model)
+    is_async, tp = bool(fields.pop("async_scheduling", True)), int(str(fields["tp"]))
+    version = "vllm-0.33" if is_async else "vllm-0.11"
+    fields["overheads"] = served_overheads(
+        spec, found, tp=tp, scheduler="vllm", version=version, async_scheduling=is_async
+    )
+    return analytic_step_time(spec, found, **fields)  # type: ignore[arg-type] # one dict for all tests
 
 
 @pytest.mark.parametrize("gpu", GPUS)
@@ -56,7 +62,7 @@ def test_every_record_is_positive_monotone_and_integer(model: str, gpu: str, tp:
     assert record.decode_linear_ps > 0
     assert record.prefill_linear_ps > 0
     assert record.provenance == "analytic"
-    assert record.calibration_id == f"analytic/{gpu}/2"
+    assert record.calibration_id == f"analytic/{gpu}/{VERSION}+{OVERHEADS_VERSION}"
 
 
 @settings(max_examples=30, deadline=None)
@@ -78,7 +84,7 @@ def test_bandwidth_halves_the_decode_attention() -> None:
 
 def test_decode_attention_is_bytes_over_bandwidth() -> None:
     kv_bytes = 2 * 32 * 8 * 128 * 2
-    expected = kv_bytes / (0.92 * 3350e9) * 1.04
+    expected = kv_bytes / (0.92 * 3350e9)
     assert step_time().decode_linear_ps == pytest.approx(expected * 1e12, rel=1e-4)
 
 
@@ -132,7 +138,7 @@ def test_without_graphs_small_steps_wait_for_the_launches() -> None:
 
 def test_sampling_is_charged_by_decode_and_vocabulary() -> None:
     record = step_time()
-    assert record.decode_request_ps == round(3e6 + 0.15e3 * 128256)
+    assert record.decode_request_ps == round(5e6 + 0.15e3 * 128256)
     assert record.decode_table_ps.shape == (0, 0), "no window, no table"
 
 
@@ -144,7 +150,7 @@ def test_window_layers_stop_growing_at_the_window() -> None:
     assert values[0] < values[1] < values[2] < values[3] == values[4] == values[5] == values[6]
     per_token = (values[1] - values[0]) / 63
     window_bytes = 12 * 2 * 8 * 64 * 2
-    assert per_token == pytest.approx(10 * window_bytes / (0.92 * 3350e9) * 1.04e12, rel=1e-3)
+    assert per_token == pytest.approx(10 * window_bytes / (0.92 * 3350e9) * EXPERTS_KERNELS_FACTOR * 1e12, rel=1e-3)
 
 
 def test_knots_are_those_of_the_kernels() -> None:

@@ -1,0 +1,90 @@
+"""Experiment folders for tests: small runs in the layouts of measured data, simulated rather than measured."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+SERVER: dict[str, Any] = {
+    "id": "one",
+    "group": "observe-per-request",
+    "gpu": "H100-SXM-80GB",
+    "model": "Qwen/Qwen3-14B",
+    "tp": 1,
+    "dp": 1,
+    "replicas": 1,
+    "router": None,
+    "engine": "vllm",
+    "engine_version": "0.23.0",
+    "max_num_seqs": None,
+    "max_num_batched_tokens": 8192,
+    "max_model_len": 40960,
+    "kv_block_size": 16,
+    "kv_blocks_gpu": 18038,
+    "prefix_caching": True,
+    "chunked_prefill": True,
+    "quality": "ok",
+    "notes": [],
+}
+AGGREGATE = {"group": "infperf-aggregate", "engine_version": "0.15.1", "max_num_batched_tokens": 2048}
+
+
+def rows(n: int = 20, **columns: Any) -> list[dict[str, Any]]:
+    """``n`` requests a second apart: 100 prompt tokens, 11 output tokens, TTFT 0.1 s, 20 ms a token. ``columns`` are
+    values, or functions of the request's number."""
+    made = []
+    for i in range(n):
+        row: dict[str, Any] = {
+            "request_id": i,
+            "arrival_s": float(i),
+            "prompt_tokens": 100,
+            "output_tokens": 11,
+            "ttft_s": 0.1,
+            "e2e_s": 0.3,
+            "itl_mean_s": 0.02,
+            "status": "ok",
+        }
+        row.update({name: value(i) if callable(value) else value for name, value in columns.items()})
+        made.append(row)
+    return made
+
+
+def write(
+    root: Path,
+    name: str = "one",
+    requests: list[dict[str, Any]] | None = None,
+    summary: dict[str, Any] | None = None,
+    **server: Any,
+) -> Path:
+    """An experiment folder below ``root``. ``server`` overrides fields of ``SERVER``; a field set to ``...`` is left
+    out."""
+    folder = root / name
+    folder.mkdir(parents=True, exist_ok=True)
+    fields = {key: value for key, value in {**SERVER, "id": name, **server}.items() if value is not ...}
+    (folder / "server.json").write_text(json.dumps(fields))
+    (folder / "summary.json").write_text(json.dumps(summary or {"workload": {}, "measured": {}}))
+    if requests is not None:
+        with gzip.open(folder / "requests.csv.gz", "wt", newline="") as file:
+            writer = csv.DictWriter(file, list(requests[0]))
+            writer.writeheader()
+            writer.writerows(requests)
+    return folder
+
+
+def aggregate_summary(e2e_s: float = 2.0, ttft_s: float = 0.05) -> dict[str, Any]:
+    """Two stages of 2 and 4 requests a second, 200 output tokens."""
+    figures = {"e2e_s": {"mean": e2e_s, "p99": 2 * e2e_s}, "ttft_s": {"mean": ttft_s, "p99": 2 * ttft_s},
+               "itl_retokenised_s": {"mean": 1.0}}  # fmt: skip
+    return {
+        "workload": {
+            "stages": [{"rate": 2, "duration": 100}, {"rate": 4, "duration": 100}],
+            "max_tokens": 200,
+            "prompt_tokens_target": 500,
+            "system_prompt_len": 100,
+            "workload_source": "INFERRED from the name",
+        },
+        "measured": {"all": figures, "stage0": figures, "stage1": figures},
+    }
