@@ -22,8 +22,9 @@ from naive.vllm import Config as TwinConfig
 from naive.vllm import Engine, Request
 
 from replay.deployment import Deployment, resolve_deployment
+from replay.engine_run import EngineRun
 from replay.hardware.catalogue import shipped_catalogue
-from replay.machine import EngineRun, Machine, make_machine, make_requests, run_deployment
+from replay.machine import Machine, make_machine, make_requests, run_deployment
 from replay.simulate import simulate
 from replay.specs import DeploymentSpec, EngineSpec
 from replay.workload import Workload

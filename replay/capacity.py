@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from replay.deployment import Deployment
+from replay.engine_run import EngineRun, Int64Array
 from replay.kernels.state import Requests
-from replay.machine import Checkpoint, EngineRun, Int64Array, Machine, take_requests
+from replay.machine import Checkpoint, Machine, take_requests
 from replay.steptime.interpolation import record_table
 
 PS_PER_S = 1e12
@@ -108,11 +109,15 @@ def offered_rps(requests: Requests, span_s: float, deployment: Deployment) -> fl
     """Requests per second over the workload's span; ``None`` for a burst, which has no rate.
 
     A rate is a load that lasts: where all requests come within a few lifetimes of one, what counts is how long the
-    deployment takes over them, and latencies say that by themselves.
+    deployment takes over them, and latencies say that by themselves. Where requests follow others the lifetime is that
+    of a whole session with its pauses: sessions that keep starting bring their requests at this rate whatever the
+    deployment, while a few that all start at once slow down with it.
     """
     n = len(requests.arrival_ps)
     if n == 0:
         return 0.0
-    if span_s < _LIFETIMES * lifetime_s(requests, deployment):
+    heads = int((requests.after < 0).sum()) if len(requests.after) else n
+    session_s = (n * lifetime_s(requests, deployment) + float(requests.delay_ps.sum()) / PS_PER_S) / heads
+    if span_s < _LIFETIMES * session_s:
         return None
     return n / span_s

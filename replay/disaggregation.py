@@ -8,6 +8,8 @@ import numpy as np
 
 from replay.capacity import admission_rate, at_once, measure_capacity, shuffled
 from replay.deployment import Deployment
+from replay.engine_run import EngineRun, Int32Array, Int64Array
+from replay.kernels.arrivals import prepare_arrivals
 from replay.kernels.disaggregated import (
     SHORT,
     Handover,
@@ -35,9 +37,6 @@ from replay.machine import (
     ALL_SCORED,
     EVENTS_A_CALL,
     Checkpoint,
-    EngineRun,
-    Int32Array,
-    Int64Array,
     Machine,
     Scored,
     drive,
@@ -55,7 +54,7 @@ _ENTRIES_A_BLOCK = 8
 """Requests waiting for their transfer that share a prefill block, on average; a run that needs more is run again."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PoolsRun(EngineRun):
     """Outcome of a run over two pools. Use of memory and batch is the decode pool's; counts are of both."""
 
@@ -139,7 +138,9 @@ class Pools:
         def advance_by(limit: int) -> bool:
             return advance_disaggregated(self.options, prefill, decode, handover, limit)
 
-        run = drive(advance_by, EVENTS_A_CALL, checkpoint, decode.state.outcome, decode.state.meters)
+        run = drive(
+            advance_by, EVENTS_A_CALL, checkpoint, decode.state.outcome, decode.state.meters, requests.arrival_ps
+        )
         if handover.scalars[SHORT]:
             return None
         return self._joined(run, prefill, decode, handover)
@@ -158,6 +159,7 @@ class Pools:
             "preemptions_of": prompts.preemptions + decodes.preemptions,
             "hit_tokens": prompts.hit_tokens,
             "queried_tokens": int(regs[:, QUERIED_TOKENS].sum()),
+            "looked_up_hits": int(prompts.hit_tokens.sum()),
             "steps": run.steps + int(regs[:, STEPS].sum()),
             "preemptions": run.preemptions + int(regs[:, PREEMPTIONS].sum()),
         }
@@ -211,7 +213,9 @@ def _pool(
 ) -> Pool:
     n = len(requests.arrival_ps)
     state = new_state(config, n)
-    state = state._replace(routing=prepare_routing(config, requests, state.meters.regs, seed))
+    state = state._replace(
+        routing=prepare_routing(config, requests, state.meters.regs, seed), arrivals=prepare_arrivals(config, requests)
+    )
     dealt = _NOBODY
     if router in ("random", "session_affinity"):
         dealt = deal(router, n, config.replicas, seed, session)

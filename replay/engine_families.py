@@ -248,4 +248,5 @@ def _tgi(own: dict[str, Scalar | None], gpu: GpuType, length: int, tp: int) -> d
         "gpu_memory_utilization": own["cuda_memory_fraction"],
         "enable_chunked_prefill": True,
         "async_scheduling": False,
+        "max_num_queued_reqs": seqs,
     }

@@ -88,6 +88,10 @@ class EngineConfig:
     """``sampled`` (seeded by request and position) or ``expected`` (as the expectation adds up)."""
     draft_step_s: float = -1.0
     """One pass of the draft model; -1: by the method."""
+    max_num_queued_reqs: int | None = None
+    """Unfinished requests of a replica; more are refused on arrival with HTTP 503. ``None``: no limit."""
+    max_num_queued_tokens: int | None = None
+    """Prompt tokens of a replica's requests without a first token; once there, arrivals are refused with HTTP 503."""
     max_tokens_default: int = 2048
     """orca: declared output limit of a request."""
     preemption_mode: str = "recompute"
@@ -166,6 +170,8 @@ KNOBS = {
     "scheduling_policy": Knob(str, choices=("fcfs", "priority", "sjf", "srpt")),
     "output_length_sigma": Knob(float, 0.0, 5.0),
     "ageing_per_s": Knob(float, 0.0, 10_000.0),
+    "max_num_queued_reqs": Knob(int, 0, 2**31 - 1),
+    "max_num_queued_tokens": Knob(int, 0, 2**53),
     "max_tokens_default": Knob(int, 1, 16_777_216),
     "preemption_mode": Knob(str, choices=("recompute", "swap")),
     "swap_space_gib": Knob(float, 0.0, 65536.0),
@@ -189,6 +195,8 @@ KNOBS_OF: dict[str, tuple[str, ...]] = {
         *SPECULATION_KNOBS,
         "data_parallel_size",
         "enable_expert_parallel",
+        "max_num_queued_reqs",
+        "max_num_queued_tokens",
     ),
     "vllm-v0": ("enable_chunked_prefill", "watermark", "preemption_mode", "swap_space_gib", "pcie_gb_per_s"),
     "orca": ("max_tokens_default",),

@@ -69,4 +69,4 @@ def scored_duration_s(result: ReplayResult) -> float:
     served = last >= 0
     if not served.any():
         return 0.0
-    return float(last[served].max() - arrival[served][0]) / _PS_PER_S
+    return float(last[served].max() - arrival[served].min()) / _PS_PER_S

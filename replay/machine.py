@@ -6,34 +6,38 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from replay.deployment import Deployment
 from replay.engine_families import CAPACITY_POLICIES, SGLANG_RATIO_FIRST, SGLANG_RATIO_LEAST
+from replay.engine_run import EngineRun, Int64Array, join_runs
 from replay.errors import FieldError, SpecError
+from replay.kernels.arrivals import prepare_arrivals
 from replay.kernels.coupled import advance_coupled
 from replay.kernels.engine import advance
 from replay.kernels.fast import advance_fast, new_fast, new_fast_registers
 from replay.kernels.lockstep import IDLE_CHECK_STEPS, LockstepOptions, advance_lockstep, new_lockstep
+from replay.kernels.outages import prepare_changes
 from replay.kernels.sglang import SglangOptions, advance_sglang, new_sglang
 from replay.kernels.state import (
     BUSY,
     FAR,
     FCFS,
     GAP_MAX_PS,
+    LOST_GAPS,
+    LOST_GAPS_PS,
     MAX_USED_BLOCKS,
     NEVER,
     PREEMPTIONS,
     PRIORITY,
     QUERIED_TOKENS,
-    REFUSED,
     ROUND_ROBIN,
     RUNNING_REQUESTS,
     SCORED_END,
     SCORED_FIRST,
+    SENT_AGAIN,
     SHORTEST,
     SHORTEST_REMAINING,
     STEPS,
@@ -54,14 +58,12 @@ from replay.kernels.tgi import TgiOptions, advance_tgi, new_tgi
 from replay.kernels.trtllm import TrtllmOptions, advance_trtllm
 from replay.kernels.v0 import V0Options, advance_v0, v0_options
 from replay.kernels.v0_chunked import advance_v0_chunked, new_v0_lists
+from replay.life import client_timeout_ps, down_ps
 from replay.routing import deal, prepare_routing, router_code, snapshot_ps
 from replay.specs import Router, reads_state
 from replay.speculation import Drafting, acceptance, drafting
 from replay.workload import PrefixBlocks
 
-Int32Array = npt.NDArray[np.int32]
-Int64Array = npt.NDArray[np.int64]
-IntT = TypeVar("IntT", bound=np.signedinteger)
 Checkpoint = Callable[[], None]
 
 EVENTS_A_CALL = 1 << 16
@@ -102,7 +104,6 @@ def _tgi_options(deployment: Deployment) -> TgiOptions:
         int(knob("max_batch_prefill_tokens")),
         0 if chunks else int(knob("max_waiting_tokens")),
         0.0 if chunks else knob("waiting_served_ratio"),
-        int(knob("max_concurrent_requests")),
     )
 
 
@@ -131,42 +132,6 @@ ALL_SCORED: Scored = (0, FAR)
 """First and end of the requests, in arrival order, that the ITL histogram counts."""
 
 
-@dataclass(frozen=True)
-class EngineRun:
-    """Outcome of one run over some requests, in their order. Times in ps, -1 where it never happened."""
-
-    admitted_ps: Int64Array
-    first_ps: Int64Array
-    last_ps: Int64Array
-    replica: Int32Array
-    preemptions_of: Int32Array
-    hit_tokens: Int32Array
-    gaps: Int64Array
-    """ITL histogram of the scored requests: tokens by log-linear bin of ps."""
-    gap_max_ps: int
-    steps: int
-    queried_tokens: int
-    """Prompt tokens looked up in the prefix cache, re-admissions included; 0 without caching."""
-    preemptions: int
-    busy_ps: float
-    used_block_ps: float
-    running_ps: float
-    used_blocks_max: int
-    kernel_s: float
-
-    def only(self, kept: npt.NDArray[np.bool_]) -> EngineRun:
-        """The same with the columns of some of its requests."""
-        return replace(
-            self,
-            admitted_ps=self.admitted_ps[kept],
-            first_ps=self.first_ps[kept],
-            last_ps=self.last_ps[kept],
-            replica=self.replica[kept],
-            preemptions_of=self.preemptions_of[kept],
-            hit_tokens=self.hit_tokens[kept],
-        )
-
-
 def make_requests(
     arrival_ps: Int64Array,
     prompt_tokens: Int64Array,
@@ -174,6 +139,8 @@ def make_requests(
     prefix: PrefixBlocks | None = None,
     priority: Int64Array = _NONE,
     max_tokens: Int64Array = _NONE,
+    after: Int64Array = _NONE,
+    delay_ps: Int64Array = _NONE,
 ) -> Requests:
     """The kernels' view of requests: contiguous int64."""
     return Requests(
@@ -184,11 +151,13 @@ def make_requests(
         prefix_start=_NONE if prefix is None else prefix.start,
         prefix_ids=_NONE if prefix is None else prefix.ids,
         max_tokens=np.ascontiguousarray(max_tokens, dtype=np.int64),
+        after=np.ascontiguousarray(after, dtype=np.int64),
+        delay_ps=np.ascontiguousarray(delay_ps, dtype=np.int64),
     )
 
 
 def take_requests(requests: Requests, index: Int64Array) -> Requests:
-    """The requests ``index``, in that order."""
+    """The requests ``index``, in that order, all of them open."""
     chosen = make_requests(
         requests.arrival_ps[index],
         requests.prompt_tokens[index],
@@ -204,7 +173,8 @@ def take_requests(requests: Requests, index: Int64Array) -> Requests:
 
 @dataclass(frozen=True)
 class Machine:
-    """The replicas that must run together, ready to run: one where the router ignores their state, else all."""
+    """The replicas that must run together, ready to run: all where the router reads their state, where requests follow
+    others, and where replicas come and go; else one."""
 
     config: Config
     times: StepTimes
@@ -216,6 +186,9 @@ class Machine:
     """Of the routers that draw."""
     acceptance: tuple[int, ...] = ()
     """By place of a draft: probability in ``ONE`` that it is accepted once those before it were."""
+    closed_loop: bool = False
+    down: tuple[tuple[int, int, int], ...] = ()
+    """(replica, down from ps, until ps or FAR) each."""
 
     @property
     def loop(self) -> str:
@@ -230,6 +203,11 @@ class Machine:
             and config.prefix_caching == 0
             and config.reserve_whole_life == 0
             and config.speculative_tokens == 0
+            and config.max_num_queued_reqs == NEVER
+            and config.max_num_queued_tokens == NEVER
+            and config.client_timeout_ps == 0
+            and config.replicas_may_be_down == 0
+            and not self.closed_loop
         )
         return "fast" if fast else "general"
 
@@ -241,18 +219,29 @@ class Machine:
     def alone(self) -> Machine:
         """One replica of it for measuring capacity: first come first served, since no order of the queue changes how
         much is served, and with host memory for all that is swapped out."""
-        config = self.config._replace(priority_policy=FCFS)
+        config = self.config._replace(
+            priority_policy=FCFS,
+            max_num_queued_reqs=NEVER,
+            max_num_queued_tokens=NEVER,
+            client_timeout_ps=0,
+            replicas_may_be_down=0,
+        )
         if self.ranks == 1:
             config = config._replace(replicas=1, router=ROUND_ROBIN, router_snapshot_ps=0)
         options = self.options
         if isinstance(options, V0Options):
             options = options._replace(cpu_blocks=np.iinfo(np.int64).max)
-        if isinstance(options, TgiOptions):
-            options = options._replace(max_concurrent_requests=NEVER)
-        return replace(self, config=config, options=options, router="round_robin")
+        return replace(self, config=config, options=options, router="round_robin", closed_loop=False, down=())
 
-    def run(self, requests: Requests, checkpoint: Checkpoint, scored: Scored = ALL_SCORED) -> EngineRun:
-        """Runs ``requests`` to the end, calling ``checkpoint`` about once a second."""
+    def run(
+        self,
+        requests: Requests,
+        checkpoint: Checkpoint,
+        scored: Scored = ALL_SCORED,
+        session: Int64Array | None = None,
+    ) -> EngineRun:
+        """Runs ``requests`` to the end, calling ``checkpoint`` about once a second. ``session``: for a router that
+        deals by it."""
         config, times = self.config, self.times
         if config.prefix_caching:
             longest = int((requests.prompt_tokens + requests.output_tokens).max(initial=1))
@@ -272,9 +261,14 @@ class Machine:
 
             if config.replicas == 1:
                 outcome.replica[:] = 0
-            return drive(advance_fast_by, _STEPS_A_CALL, checkpoint, outcome, meters)
+            return drive(advance_fast_by, _STEPS_A_CALL, checkpoint, outcome, meters, requests.arrival_ps)
         state = new_state(config, n)
-        state = state._replace(routing=prepare_routing(config, requests, state.meters.regs, self.seed))
+        regs = state.meters.regs
+        state = state._replace(
+            routing=prepare_routing(config, requests, regs, self.seed, self.router, session),
+            arrivals=prepare_arrivals(config, requests),
+            changes=prepare_changes(self.down, regs),
+        )
         state.speculation.acceptance[:] = self.acceptance
         _score(state.meters, scored)
         own, mask = _OWN_LOOPS.get(self.scheduler), bucket_count(config.num_blocks) - 1
@@ -289,8 +283,9 @@ class Machine:
             return advance(config, requests, times, state, mask, limit)
 
         limit = EVENTS_A_CALL if own is None else own.limit
-        run = drive(advance_by, limit, checkpoint, state.outcome, state.meters)
-        if state.meters.regs[:, SWAP_SPACE_SHORT].any():
+        sent_ps = state.arrivals.sent_ps if len(requests.after) else requests.arrival_ps
+        run = drive(advance_by, limit, checkpoint, state.outcome, state.meters, sent_ps)
+        if regs[:, SWAP_SPACE_SHORT].any():
             raise _swap_space_short()
         return run
 
@@ -306,7 +301,12 @@ def _score(meters: Meters, scored: Scored) -> None:
 
 
 def drive(
-    advance_by: Callable[[int], bool], limit: int, checkpoint: Checkpoint, outcome: Outcome, meter: Meters
+    advance_by: Callable[[int], bool],
+    limit: int,
+    checkpoint: Checkpoint,
+    outcome: Outcome,
+    meter: Meters,
+    sent_ps: Int64Array,
 ) -> EngineRun:
     """Advances to the end, ``limit`` steps or events a call."""
     advance_by(0)  # compiles, or loads what was compiled before, outside the time that is reported
@@ -328,6 +328,7 @@ def drive(
         gaps=meter.gaps,
         gap_max_ps=int(meter.cluster[GAP_MAX_PS]),
         steps=int(regs[:, STEPS].sum()),
+        looked_up_hits=int(outcome.hit_tokens.sum()),
         queried_tokens=int(regs[:, QUERIED_TOKENS].sum()),
         preemptions=int(regs[:, PREEMPTIONS].sum()),
         busy_ps=float(meters[:, BUSY].sum()),
@@ -335,23 +336,33 @@ def drive(
         running_ps=float(meters[:, RUNNING_REQUESTS].sum()),
         used_blocks_max=int(regs[:, MAX_USED_BLOCKS].max()),
         kernel_s=kernel_s,
+        sent_ps=sent_ps,
+        generated=outcome.generated,
+        lost_gaps=int(meter.cluster[LOST_GAPS]),
+        lost_gaps_ps=int(meter.cluster[LOST_GAPS_PS]),
+        sent_again=int(meter.cluster[SENT_AGAIN]),
     )
 
 
-def make_machine(deployment: Deployment, prefix_block_tokens: int | None = None, seed: int = 0) -> Machine:
-    """The machine of a deployment: all replicas under a router that reads their state, else a single one.
+def make_machine(
+    deployment: Deployment, prefix_block_tokens: int | None = None, seed: int = 0, closed_loop: bool = False
+) -> Machine:
+    """The machine of a deployment: all replicas where they meet (see ``Machine``), else a single one.
 
     ``prefix_block_tokens``: tokens of a prompt block where the workload has block ids; prefix caching then acts.
-    ``seed``: of the routers that draw, and of the drafts that are accepted.
+    ``seed``: of the routers that draw, and of the drafts that are accepted. ``closed_loop``: whether requests follow
+    others.
     """
     engine, record = deployment.engine, deployment.step_time
     router = deployment.spec.router
     blocks, ranks = deployment.usable_blocks, engine.data_parallel_size
-    together = deployment.replicas if reads_state(router) else 1
+    down = down_ps(deployment.spec)
+    stays_apart = not (reads_state(router) or closed_loop or down)
+    together = 1 if stays_apart else deployment.replicas
     spread: Router = router
     if ranks > 1:
         together, spread = ranks, "vllm_dp"
-    coupled = ranks > 1 or reads_state(router)
+    coupled = ranks > 1 or not stays_apart
     speculates = engine.num_speculative_tokens > 0
     draft = drafting(engine, deployment.model.num_layers) if speculates else Drafting()
     config = Config(
@@ -381,6 +392,10 @@ def make_machine(deployment: Deployment, prefix_block_tokens: int | None = None,
         speculation_seed=seed,
         draft_step_ps=draft.step_ps,
         draft_step_share=draft.step_share,
+        max_num_queued_reqs=_limit(engine.max_num_queued_reqs),
+        max_num_queued_tokens=_limit(engine.max_num_queued_tokens),
+        client_timeout_ps=client_timeout_ps(deployment),
+        replicas_may_be_down=int(bool(down)),
     )
     law = (
         record.decode_request_ps,
@@ -403,7 +418,11 @@ def make_machine(deployment: Deployment, prefix_block_tokens: int | None = None,
     own = _OWN_LOOPS.get(scheduler)
     options = None if own is None else own.options(deployment)
     accepted = acceptance(engine) if speculates else ()
-    return Machine(config, times, scheduler, options, router, seed, accepted)
+    return Machine(config, times, scheduler, options, router, seed, accepted, closed_loop, down)
+
+
+def _limit(knob: int | None) -> int:
+    return NEVER if knob is None else knob
 
 
 def run_deployment(
@@ -418,7 +437,7 @@ def run_deployment(
     """Replays on all replicas. Where the router reads no state (it may read ``session``, one id a request), the
     replicas' shares run apart, on up to ``threads`` threads, with the same result."""
     if replicas == 1 or (machine.config.replicas > 1 and machine.ranks == 1):
-        return machine.run(requests, checkpoint, scored)
+        return machine.run(requests, checkpoint, scored, session)
     n = len(requests.arrival_ps)
     dealt = deal(machine.router, n, replicas, machine.seed, session)
     order = np.argsort(dealt, kind="stable")
@@ -432,7 +451,7 @@ def run_deployment(
             runs = list(pool.map(run_share, parts))
     else:
         runs = [run_share(part) for part in parts]
-    return _join(runs, parts, dealt, machine.ranks)
+    return join_runs(runs, parts, dealt, machine.ranks)
 
 
 def _share_of(scored: Scored, part: Int64Array) -> Scored:
@@ -441,33 +460,3 @@ def _share_of(scored: Scored, part: Int64Array) -> Scored:
         return scored
     first, end = np.searchsorted(part, scored).tolist()
     return first, end
-
-
-def _join(runs: list[EngineRun], parts: list[Int64Array], dealt: Int32Array, ranks: int) -> EngineRun:
-    """Puts the outcomes of the requests ``parts`` back into one; ranks are numbered through all replicas."""
-
-    def column(shares: list[npt.NDArray[IntT]]) -> npt.NDArray[IntT]:
-        whole = np.empty(len(dealt), dtype=shares[0].dtype)
-        for part, share in zip(parts, shares, strict=True):
-            whole[part] = share
-        return whole
-
-    within = column([run.replica for run in runs])
-    return EngineRun(
-        admitted_ps=column([run.admitted_ps for run in runs]),
-        first_ps=column([run.first_ps for run in runs]),
-        last_ps=column([run.last_ps for run in runs]),
-        replica=np.where(within == REFUSED, REFUSED, dealt * ranks + within if ranks > 1 else dealt).astype(np.int32),
-        preemptions_of=column([run.preemptions_of for run in runs]),
-        hit_tokens=column([run.hit_tokens for run in runs]),
-        gaps=np.sum([run.gaps for run in runs], axis=0),
-        gap_max_ps=max(run.gap_max_ps for run in runs),
-        steps=sum(run.steps for run in runs),
-        queried_tokens=sum(run.queried_tokens for run in runs),
-        preemptions=sum(run.preemptions for run in runs),
-        busy_ps=sum(run.busy_ps for run in runs),
-        used_block_ps=sum(run.used_block_ps for run in runs),
-        running_ps=sum(run.running_ps for run in runs),
-        used_blocks_max=max(run.used_blocks_max for run in runs),
-        kernel_s=sum(run.kernel_s for run in runs),
-    )

@@ -51,6 +51,7 @@ class RequestTable:
     happened."""
 
     arrival_ps: Int64Array
+    """When it was sent; -1 for one that follows (closed loop) a request that has not ended."""
     admitted_ps: Int64Array
     first_token_ps: Int64Array
     last_token_ps: Int64Array
@@ -76,8 +77,14 @@ STATUSES = (
     "prompt_over_batch_budget",
     "reservation_over_kv",
     "over_max_concurrent_requests",
+    "over_max_num_queued_reqs",
+    "over_max_num_queued_tokens",
+    "client_timeout",
+    "no_replica",
 )
-RELIEVED_BY_REPLICAS = frozenset({"over_max_concurrent_requests"})
+RELIEVED_BY_REPLICAS = frozenset(
+    {"over_max_concurrent_requests", "over_max_num_queued_reqs", "over_max_num_queued_tokens", "client_timeout"}
+)
 """Reasons that more replicas remove; the others say that a request can never run."""
 
 
@@ -159,7 +166,8 @@ class ReplayResult:
     queue_s: Float64Array
     finished: int
     rejected: dict[str, int]
-    """Requests that could never run or were turned away, by reason; they are in no latency figure."""
+    """Requests that could never run, were turned away, were given up or were left without a replica, by reason; they
+    are in no latency figure, but the tokens that they did get are in ``itl``."""
     preemptions: int
     steps: int
     replicas: int

@@ -7,11 +7,13 @@ import numpy.typing as npt
 
 from replay.errors import FieldError, SpecError
 from replay.kernels.state import (
+    DEALT,
     LEAST_KV_USAGE,
     LEAST_OUTSTANDING,
     LEAST_OUTSTANDING_TOKENS,
     POWER_OF_TWO,
     PREFIX_AWARE,
+    ROUND_ROBIN,
     VLLM_DP,
     VLLM_DP_OLD,
     WORD,
@@ -37,7 +39,9 @@ _PS_PER_S = 10**12
 
 
 def router_code(router: Router, engine_version: str) -> int:
-    """The kernels' code of a router that reads state. ``engine_version``: ``vllm-0.11``, ..."""
+    """The kernels' code of a router where replicas run together. ``engine_version``: ``vllm-0.11``, ..."""
+    if not reads_state(router):
+        return ROUND_ROBIN if router == "round_robin" else DEALT
     if router == "vllm_dp" and engine_version.startswith("vllm-0."):
         return VLLM_DP if int(engine_version.split(".")[1]) > 11 else VLLM_DP_OLD
     return _READ_STATE[router]
@@ -103,9 +107,19 @@ def draw_pairs(n: int, replicas: int, seed: int) -> Int32:
     return np.stack([one, (one + step) % np.int32(replicas)], axis=1)
 
 
-def prepare_routing(config: Config, requests: Requests, regs: Int64, seed: int) -> Routing:
-    """What the router of ``config`` starts with."""
+def prepare_routing(
+    config: Config,
+    requests: Requests,
+    regs: Int64,
+    seed: int,
+    router: Router = "round_robin",
+    session: Int64 | None = None,
+) -> Routing:
+    """What the router of ``config`` starts with. ``router`` and ``session``: of one that deals beforehand."""
     routing = new_routing(config, regs)
+    if config.router == DEALT:
+        dealt = deal(router, len(requests.arrival_ps), config.replicas, seed, session)
+        routing = routing._replace(pair=np.stack([dealt, dealt], axis=1))
     if config.router == POWER_OF_TWO:
         routing = routing._replace(pair=draw_pairs(len(requests.arrival_ps), config.replicas, seed))
     if config.router == PREFIX_AWARE:

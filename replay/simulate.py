@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from replay.admission import declared_tokens, judge
-from replay.capacity import measure_capacity, offered_rps
+from replay.capacity import lifetime_s, measure_capacity, offered_rps
+from replay.closed_loop import unroll
 from replay.deployment import Deployment
 from replay.disaggregation import PoolCapacity, Pools, PoolsRun, make_pools
+from replay.engine_run import EngineRun, Int32Array, Int64Array
 from replay.errors import FieldError, SpecError
 from replay.kernels.loglinear import gap_bin_edges_ps
-from replay.kernels.state import NEVER, REFUSED, Requests
+from replay.kernels.state import NEVER, Requests
+from replay.life import check_life, endings, when_sent
+from replay.life import notes as life_notes
 from replay.machine import (
     ALL_SCORED,
     Checkpoint,
-    EngineRun,
-    Int32Array,
-    Int64Array,
     Machine,
     Scored,
     make_machine,
@@ -69,22 +71,31 @@ def simulate(
     declared = declared_tokens(workload, deployment)
     status = judge(workload, deployment, declared)
     fits = status == 0
-    prefix = workload.prefix
-    make = make_machine if deployment.decode is None else make_pools
-    machine = make(deployment, None if prefix is None else prefix.block_tokens, workload.seed)
+    prefix, loop = workload.prefix, workload.closed_loop
+    if loop is not None:
+        loop = loop.only(fits, workload.arrival_ps)
+    block_tokens = None if prefix is None else prefix.block_tokens
+    machine: Machine | Pools
+    if deployment.decode is None:
+        machine = make_machine(deployment, block_tokens, workload.seed, loop is not None)
+    else:
+        machine = make_pools(deployment, block_tokens, workload.seed)
+    overhead_ps = deployment.step_time.request_overhead_ps
     if prefix is not None and machine.config.prefix_caching and not fits.all():
         prefix = prefix.take(np.flatnonzero(fits))
     requests = make_requests(
-        workload.arrival_ps[fits] + deployment.step_time.request_overhead_ps,
+        workload.arrival_ps[fits] + overhead_ps,
         workload.prompt_tokens[fits],
         workload.output_tokens[fits],
         prefix if machine.config.prefix_caching else None,
         priority=ranks_of(deployment.engine, workload)[fits] if machine.config.priority_policy else _NOTHING,
         max_tokens=_NOTHING if declared is None else declared[fits],
+        after=_NOTHING if loop is None else loop.after,
+        delay_ps=_NOTHING if loop is None else loop.delay_ps + overhead_ps,
     )
     load = _load(machine, requests, workload.span_s, deployment, checkpoint) if judge_load else _NOT_JUDGED
     served = fits
-    if load.drain_s > LONGEST_DRAIN_S:
+    if not load.is_replayed:
         served, requests = np.zeros_like(fits), take_requests(requests, np.zeros(0, np.int64))
     scored = _scored(workload, served)
     session = None if workload.session is None else workload.session[served]
@@ -92,14 +103,38 @@ def simulate(
         run: EngineRun = machine.run(requests, checkpoint, scored, session)
     else:
         run = run_deployment(machine, requests, deployment.replicas, threads, checkpoint, session, scored)
-    refused = run.replica == REFUSED
-    if refused.any():
-        status[np.flatnonzero(served)[refused]] = STATUSES.index("over_max_concurrent_requests")
+    ended = endings(run.replica, deployment.engine.scheduler)
+    patience_ps = machine.config.client_timeout_ps + overhead_ps
+    sent_ps = workload.arrival_ps
+    if load.is_replayed:
+        sent_ps = when_sent(workload, served, run.sent_ps - overhead_ps, run.last_ps, ended, patience_ps)
+    broken = _broken_off(run, ended, scored)
+    notes = life_notes(deployment, workload, run.sent_again, broken.tokens)
+    if ended.any():
+        status[np.flatnonzero(served)] = ended
         served = served & (status == 0)
-        run = run.only(~refused)
+        run = run.only(ended == 0)
     if (run.last_ps == NEVER).any():
         raise RuntimeError("a request that fits was never finished: this is a defect of the engine")
-    return _result(workload, deployment, status, served, run, load, machine.loop)
+    return _result(workload, deployment, status, served, run, load, machine.loop, sent_ps, broken, notes)
+
+
+class _Broken(NamedTuple):
+    """Answers that were not finished: their output tokens, and their gaps in the ITL histogram with the sum of them."""
+
+    tokens: int
+    gaps: int
+    gaps_ps: int
+
+
+def _broken_off(run: EngineRun, ended: Int64Array, scored: Scored) -> _Broken:
+    """What clients that gave up had been given, and the answers that a lost replica broke off."""
+    rows = np.flatnonzero((ended > 0) & (run.first_ps != NEVER))
+    tokens = int(run.generated[rows].sum())
+    rows = rows[(rows >= scored[0]) & (rows < scored[1])]
+    gaps = int((run.generated[rows].astype(np.int64) - 1).sum())
+    gaps_ps = int((run.last_ps[rows] - run.first_ps[rows]).sum())
+    return _Broken(tokens, gaps + run.lost_gaps, gaps_ps + run.lost_gaps_ps)
 
 
 @dataclass(frozen=True)
@@ -110,7 +145,12 @@ class _Load:
     sustainable_rps: float
     drain_s: float
     kernel_s: float
+    closed: bool = False
     pools: PoolCapacity | None = None
+
+    @property
+    def is_replayed(self) -> bool:
+        return self.drain_s <= LONGEST_DRAIN_S
 
     @property
     def factor(self) -> float | None:
@@ -120,12 +160,17 @@ class _Load:
 
     def notes(self) -> tuple[str, ...]:
         notes = []
-        if self.offered_rps is None:
+        if self.offered_rps is None and self.closed:
+            notes.append(
+                "the sessions start within a few times what one of them takes, and they wait for their answers: the "
+                "load follows the deployment, there is no offered rate, so saturation is not judged"
+            )
+        elif self.offered_rps is None:
             notes.append(
                 "the requests come as one burst, within a few times what one of them takes: there is no offered rate, "
                 "so saturation is not judged"
             )
-        if self.drain_s > LONGEST_DRAIN_S:
+        if not self.is_replayed:
             days = self.drain_s / 86_400
             notes.append(f"the load would take {days:,.0f} days to drain: latencies were not computed")
         return tuple(notes)
@@ -144,8 +189,13 @@ def _load(
     else:
         per_replica, kernel_s = measure_capacity(machine, requests, deployment, checkpoint)
         sustainable = per_replica * deployment.replicas
-    drain_s = len(requests.arrival_ps) / sustainable if sustainable > 0 else 0.0
-    return _Load(offered_rps(requests, span_s, deployment), sustainable, drain_s, kernel_s, pools)
+    n, closed = len(requests.arrival_ps), len(requests.after) > 0
+    drain_s = n / sustainable if sustainable > 0 else 0.0
+    if closed and n > 0:
+        # One answer after the other, however many replicas there are.
+        longest = int(unroll(requests.after, requests.delay_ps).depth.max()) + 1
+        drain_s = max(drain_s, float(requests.arrival_ps[-1]) / PS_PER_S + longest * lifetime_s(requests, deployment))
+    return _Load(offered_rps(requests, span_s, deployment), sustainable, drain_s, kernel_s, closed, pools)
 
 
 def _scored(workload: Workload, served: BoolArray) -> Scored:
@@ -168,17 +218,18 @@ def _check(workload: Workload, deployment: Deployment) -> None:
     for pool, spec in zip((deployment, deployment.decode), deployment.spec.pools(), strict=False):
         if pool is not None:
             check_router(spec, pool.engine.scheduler, pool.engine.enable_prefix_caching, workload)
+    check_life(deployment, workload)
 
 
-def _histogram(run: EngineRun, scored: slice, tokens: Int64Array) -> Histogram:
-    """Pooled ITL of the scored requests, with ``tokens`` output tokens: bins of at most 0.4 %, mean and maximum
-    exact."""
+def _histogram(run: EngineRun, scored: slice, tokens: Int64Array, broken: _Broken) -> Histogram:
+    """Pooled ITL of the scored requests, with ``tokens`` output tokens, and of the answers that were broken off: bins
+    of at most 0.4 %, mean and maximum exact."""
     low, high = gap_bin_edges_ps()
     used = np.flatnonzero(run.gaps)
     gaps = int(run.gaps.sum())  # none where all tokens of a request come at once
-    if gaps > int((tokens - 1).sum()):
+    if gaps > int((tokens - 1).sum()) + broken.gaps:
         raise RuntimeError("gaps of requests that are not scored were counted: this is a defect of the engine loop")
-    total_ps = (run.last_ps - run.first_ps)[scored].astype(np.float64).sum()
+    total_ps = (run.last_ps - run.first_ps)[scored].astype(np.float64).sum() + broken.gaps_ps
     return Histogram(
         value_s=(low[used] + high[used]) / 2 / PS_PER_S,
         weight=run.gaps[used],
@@ -214,10 +265,13 @@ def _result(
     run: EngineRun,
     load: _Load,
     loop: str,
+    sent_ps: Int64Array,
+    broken: _Broken,
+    notes: tuple[str, ...],
 ) -> ReplayResult:
-    arrival, output = workload.arrival_ps[served], workload.output_tokens[served]
+    arrival, output = sent_ps[served], workload.output_tokens[served]
     finished = len(arrival)
-    duration_ps = int(run.last_ps.max() - arrival[0]) if finished else 0
+    duration_ps = int(run.last_ps.max() - arrival.min()) if finished else 0
     factor = load.factor
     busy = max(run.busy_ps, 1.0)
     measured = deployment.decode or deployment
@@ -228,7 +282,7 @@ def _result(
     several = (tokens > 1) & (last > first)
     return ReplayResult(
         requests=RequestTable(
-            arrival_ps=workload.arrival_ps,
+            arrival_ps=sent_ps,
             admitted_ps=_scatter(run.admitted_ps, served),
             first_token_ps=_scatter(run.first_ps, served),
             last_token_ps=_scatter(run.last_ps, served),
@@ -243,7 +297,7 @@ def _result(
             decode_replica=_scatter(run.decode_replica, served) if isinstance(run, PoolsRun) else None,
             kv_arrived_ps=_scatter(run.kv_ps, served) if isinstance(run, PoolsRun) else None,
         ),
-        itl=_histogram(run, part, tokens),
+        itl=_histogram(run, part, tokens, broken),
         ttft_s=(first - sent) / PS_PER_S,
         ttft_from_admission_s=(first - admitted) / PS_PER_S,
         tpot_s=(last - first)[several] / PS_PER_S / (tokens[several] - 1),
@@ -261,14 +315,14 @@ def _result(
         load_factor=factor,
         sustainable_rps=load.sustainable_rps,
         saturated=factor is not None and factor >= 1.0,
-        prefix_hit_rate=int(run.hit_tokens.sum()) / run.queried_tokens if run.queried_tokens else None,
+        prefix_hit_rate=run.looked_up_hits / run.queried_tokens if run.queried_tokens else None,
         kv_usage_mean=run.used_block_ps / busy / measured.usable_blocks,
         kv_usage_max=run.used_blocks_max / measured.usable_blocks,
         batch_mean=run.running_ps / busy,
         busy_fraction=run.busy_ps / (max(duration_ps, 1) * measured.engines),
         loop=loop,
         kernel_s=run.kernel_s + load.kernel_s,
-        notes=(*deployment.notes, *load.notes(), *_cache_notes(workload, deployment)),
+        notes=(*deployment.notes, *load.notes(), *_cache_notes(workload, deployment), *notes),
         scored=workload.scored,
         pools=_pools(run, load, part),
     )

@@ -11,10 +11,12 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Annotated, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from replay.errors import FieldError, SpecError
 from replay.faults import plain_faults
+from replay.specs_base import Spec
+from replay.specs_cluster import ColdStart, Failure, check_replicas, downtimes
 
 Metric = Literal["ttft", "itl", "tpot", "e2e", "queue"]
 Router = Literal[
@@ -53,12 +55,6 @@ def _check_snapshot(age_s: float | None, info: ValidationInfo) -> float | None:
     if age_s is not None and not reads_state(router):
         raise ValueError(f"the router {router} reads no state: leave router_snapshot_s out, or choose another router")
     return age_s
-
-
-class Spec(BaseModel):
-    """Common behaviour of all specs: immutable, unknown fields refused, no NaN and no infinity."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Objective(Spec):
@@ -228,7 +224,27 @@ class DeploymentSpec(Spec):
     disaggregation: DisaggregationSpec | None = None
     """Prefill and decode apart; ``None``: every replica does both."""
 
+    client_timeout_s: float | None = Field(default=None, gt=0, le=7_776_000)
+    """Seconds after which a client gives up a request that has not finished; ``None``: it waits."""
+    failures: tuple[Failure, ...] = Field(default=(), max_length=1000)
+    """Replicas that are lost, and when they are back."""
+    cold_starts: tuple[ColdStart, ...] = Field(default=(), max_length=1000)
+    """Replicas that start late."""
+
     _snapshot = field_validator("router_snapshot_s")(_check_snapshot)
+
+    @field_validator("failures", "cold_starts")
+    @classmethod
+    def _replicas_exist(
+        cls, given: tuple[Failure | ColdStart, ...], info: ValidationInfo
+    ) -> tuple[Failure | ColdStart, ...]:
+        check_replicas(given, info.data.get("replicas", 1))
+        return given
+
+    @model_validator(mode="after")
+    def _down_once(self) -> DeploymentSpec:
+        downtimes(self.failures, self.cold_starts)
+        return self
 
     @model_validator(mode="after")
     def _replicas_of_pools(self) -> DeploymentSpec:
@@ -317,6 +333,10 @@ class PlanSpec(Spec):
     weight_dtype: str | None = None
     kv_dtype: str | None = None
     max_model_len: int | None = Field(default=None, ge=1)
+    client_timeout_s: float | None = Field(default=None, gt=0, le=7_776_000)
+    """Seconds after which a client gives up a request that has not finished: no answer leaves a single one unserved."""
+    survive_failures: int = Field(default=0, ge=0, le=64)
+    """Replicas that may be down for the whole window: the objectives are met without them, and they are bought."""
     price: PriceFilter = PriceFilter()
     max_gpus: int | None = Field(default=None, ge=1)
     """Hard cap on GPUs of one recommendation."""

@@ -85,8 +85,8 @@ def build_timeline(result: ReplayResult, bin_s: float | None = None, kv: KvCapac
     hits = np.minimum(table.hit_tokens[served], prompt)  # a request admitted again may have hit again
     end_ps = max(int(table.arrival_ps.max(initial=0)), int(table.last_token_ps.max(initial=0)))
     axis = _Axis(max(1, round(bin_width_s(end_ps / PS_PER_S, bin_s) * PS_PER_S)), end_ps)
-    everyone = axis.moments(table.arrival_ps)
-    arrival = everyone.take(served)
+    everyone = axis.moments(table.arrival_ps[table.arrival_ps >= 0])
+    arrival = axis.moments(table.arrival_ps[served])
     admitted, first, last = (
         axis.moments(column[served]) for column in (table.admitted_ps, table.first_token_ps, table.last_token_ps)
     )

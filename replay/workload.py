@@ -8,6 +8,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from replay.closed_loop import ClosedLoop
+
 Int64Array = npt.NDArray[np.int64]
 
 MAX_SPAN_S = 90 * 86_400
@@ -61,8 +63,9 @@ class Workload:
 
     ``arrival_ps`` int64 picoseconds from the start of the window (>= 0, sorted); ``prompt_tokens`` >= 1 and
     ``output_tokens`` >= 1 int64. All three have shape (n,). ``excluded`` counts the trace's requests that are not here,
-    by reason (``no_prompt_tokens``, ``no_output_tokens``, ``gateway_cache_hit``, ``outside_window``): never dropped in
-    silence. ``span_s`` is the length of the window the arrivals come from: offered load is n / span_s.
+    by reason (``no_prompt_tokens``, ``no_output_tokens``, ``gateway_cache_hit``, ``outside_window``,
+    ``predecessor_missing``): never dropped in silence. ``span_s`` is the length of the window the arrivals come from:
+    offered load is n / span_s.
     """
 
     arrival_ps: Int64Array
@@ -89,9 +92,17 @@ class Workload:
     scored: tuple[int, int] | None = None
     """First and end of the requests whose latencies count (warm-up and cool-down trimmed); ``None``: all of them."""
 
+    closed_loop: ClosedLoop | None = None
+    """Which requests start only when another has ended; ``None``: none. Their ``arrival_ps`` is then the earliest."""
+
     @property
     def n(self) -> int:
         return len(self.arrival_ps)
+
+    @property
+    def extent_s(self) -> float:
+        """From the window's start to its end, or to the last arrival where followers come later."""
+        return max(self.span_s, float(self.arrival_ps[-1]) / 1e12) if self.n else self.span_s
 
     @property
     def scored_part(self) -> slice:

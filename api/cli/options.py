@@ -81,6 +81,30 @@ router_options = options(
     ),
 )
 
+timeout_option = click.option(
+    "--client-timeout-s",
+    type=float,
+    metavar="SECONDS",
+    help="Clients give up a request that has not finished by then; default: they wait.",
+)
+
+failure_options = options(
+    click.option(
+        "--failure",
+        "failures",
+        multiple=True,
+        metavar="REPLICA:AT[:BACK]",
+        help="Lose a replica (from 0) AT seconds into the window; BACK seconds later it is back. Repeatable.",
+    ),
+    click.option(
+        "--cold-start",
+        "cold_starts",
+        multiple=True,
+        metavar="REPLICA:READY",
+        help="A replica takes work only from READY seconds on. Repeatable.",
+    ),
+)
+
 slo_option = click.option(
     "--slo",
     multiple=True,
@@ -295,6 +319,29 @@ def ingest_options_of(
         "max_rejected_share": max_rejected_share,
     }
     return IngestOptions.model_validate({key: value for key, value in chosen.items() if value is not None})
+
+
+def failures_of(values: Sequence[str]) -> list[dict[str, float]]:
+    """``("0:60:120",)`` -> ``[{"replica": 0, "at_s": 60.0, "back_after_s": 120.0}]``."""
+    example = "0:60 (lost for good after 60 s) or 0:60:120 (back 120 s later)"
+    return [_timed(value, "--failure", ("at_s", "back_after_s"), example) for value in values]
+
+
+def cold_starts_of(values: Sequence[str]) -> list[dict[str, float]]:
+    """``("1:90",)`` -> ``[{"replica": 1, "ready_after_s": 90.0}]``."""
+    return [_timed(value, "--cold-start", ("ready_after_s",), "1:90") for value in values]
+
+
+def _timed(value: str, option: str, names: tuple[str, ...], example: str) -> dict[str, float]:
+    """``REPLICA:TIME[:TIME]``; the first time is needed."""
+    replica, *times = value.split(":")
+    refusal = click.UsageError(f"{option} takes a replica and times in seconds, e.g. {example}; got {value!r}")
+    if not 1 <= len(times) <= len(names):
+        raise refusal
+    try:
+        return {"replica": int(replica)} | dict(zip(names, map(float, times), strict=False))
+    except ValueError as error:
+        raise refusal from error
 
 
 def own_prices_of(values: Sequence[str]) -> dict[str, float]:

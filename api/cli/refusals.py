@@ -35,6 +35,10 @@ _OPTION_OF_FIELD = {
     "weight_dtype": "--weight-dtype",
     "kv_dtype": "--kv-dtype",
     "max_model_len": "--max-model-len",
+    "client_timeout_s": "--client-timeout-s",
+    "survive_failures": "--survive-failures",
+    "failures": "--failure",
+    "cold_starts": "--cold-start",
 }
 
 

@@ -45,13 +45,21 @@ FIELDS = {
     "price": "own_prices",
     "max_gpus": "max_gpus",
     "max_usd_per_hour": "max_usd_per_hour",
+    "client_timeout_s": "client_timeout_s",
+    "survive_failures": "survive_failures",
     "seed": "seed",
     "trace": "trace",
 }
 """Part of a spec's path -> field of the form."""
 
 _TEXTS = ("weight_dtype", "kv_dtype")
-_NUMBERS = (("router_snapshot_s", False), ("max_model_len", True), ("max_gpus", True), ("max_usd_per_hour", False))
+_NUMBERS = (
+    ("router_snapshot_s", False),
+    ("max_model_len", True),
+    ("max_gpus", True),
+    ("max_usd_per_hour", False),
+    ("client_timeout_s", False),
+)
 
 
 def defaults() -> Form:
@@ -100,6 +108,8 @@ def from_spec(spec: PlanSpec) -> Form:
         ("max_model_len", spec.max_model_len),
         ("max_gpus", spec.max_gpus),
         ("max_usd_per_hour", spec.max_usd_per_hour),
+        ("client_timeout_s", spec.client_timeout_s),
+        ("survive_failures", spec.survive_failures or None),
         ("seed", spec.seed),
     )
     pairs += [(name, f"{value:.12g}") for name, value in numbers if value is not None]
@@ -139,7 +149,7 @@ def to_spec(form: Form, faults: Faults) -> PlanSpec | None:
     body["transform"] = {"growth": 1.0 if growth is None else growth, **window, **trim}
     body |= {name: form.optional(name) for name in _TEXTS}
     body |= {name: number(form, name, faults, whole=whole) for name, whole in _NUMBERS}
-    body["seed"] = number(form, "seed", faults, whole=True) or 0
+    body |= {name: number(form, name, faults, whole=True) or 0 for name in ("seed", "survive_failures")}
     for name, sentence in (
         ("model", "name a model"),
         ("gpus", "choose at least one GPU type"),

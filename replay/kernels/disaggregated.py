@@ -348,7 +348,7 @@ def start_batches(
     reg, sums = state.meters.regs[replica], state.meters.sums
     receives = len(senders) > 0
     while reg[NEXT_EVENT] == now:
-        if is_idle(reg):
+        if is_idle(config, state.flight, reg, replica):
             break
         preempted = False
         while reg[FLIGHT] < config.batches_in_flight:

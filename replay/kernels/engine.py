@@ -1,16 +1,19 @@
 """The general loop: any number of replicas, any policy, O(running) a step. It is the oracle for every faster loop.
 
-Events in time order: a batch ends on some replica (its tokens come out, finished requests leave), or requests arrive
-and are routed. At equal times batches end first, then requests arrive, then the next batches are scheduled, so that
-an arrival at a boundary joins it.
+Events in time order: a batch ends on some replica (its tokens come out, finished requests leave), requests arrive and
+are routed, or what ``clock`` lists. At equal times batches end first, then requests arrive, then the next batches are
+scheduled, so that an arrival at a boundary joins it.
 """
 
 from __future__ import annotations
 
+from replay.kernels.arrivals import ended, take_arrived
+from replay.kernels.clock import change_cluster, next_instant
 from replay.kernels.emission import count_gaps, emit, emit_plain
 from replay.kernels.jit import inlined, inner, kernel
 from replay.kernels.memory import prepare_free_list, publish, release
-from replay.kernels.routers import keep_snapshot, route
+from replay.kernels.pipeline import rest
+from replay.kernels.routers import keep_snapshot
 from replay.kernels.schedule import save_progress, schedule
 from replay.kernels.scoring import is_scored
 from replay.kernels.speculative import verify
@@ -20,10 +23,11 @@ from replay.kernels.state import (
     FLIGHT,
     FLIGHT_FIRST,
     FREE_SLOTS,
-    NEXT_ARRIVAL,
+    NEVER,
     NEXT_EVENT,
     OUTSTANDING,
     OUTSTANDING_TOKENS,
+    PREFILLING_TOKENS,
     PREVIOUS_END,
     RUNNING,
     WAITING,
@@ -33,7 +37,6 @@ from replay.kernels.state import (
     State,
     StepTimes,
 )
-from replay.kernels.waiting import insert
 
 
 @inlined
@@ -44,8 +47,7 @@ def start_next(
     flight = state.flight
     while True:
         if reg[RUNNING] == 0 and reg[WAITING] == 0:
-            reg[FLIGHT] = 0
-            reg[NEXT_EVENT] = FAR
+            rest(config, flight, reg, replica)
             return
         preempted = False
         while reg[FLIGHT] < config.batches_in_flight:
@@ -84,6 +86,7 @@ def leave(config: Config, requests: Requests, state: State, reg: Int64, replica:
         slots.running[slot] = 0
     else:
         reg[WAITING] -= 1  # it finished while queued again; the queue passes over it
+    ended(requests, state, r, slots.last_ps[slot])
 
 
 @inner
@@ -121,6 +124,8 @@ def finish_batch(config: Config, requests: Requests, state: State, reg: Int64, r
         if config.speculative_tokens:
             more = verify(config, state, slot)
             at_once += more * is_scored(reg, slots.request[slot])
+        if config.max_num_queued_tokens >= 0 and slots.last_ps[slot] == NEVER:
+            reg[PREFILLING_TOKENS] -= requests.prompt_tokens[slots.request[slot]]
         gap_ps, gap_tokens = emit(state, reg, slot, end, gap_ps, gap_tokens)
         left = slots.left[slot] - more
         slots.left[slot] = left
@@ -142,26 +147,6 @@ def finish_batch(config: Config, requests: Requests, state: State, reg: Int64, r
     reg[FLIGHT] -= 1
 
 
-@inlined
-def take_arrivals(config: Config, requests: Requests, state: State, now: int) -> None:
-    """Routes and queues every request that has arrived by ``now``; marks idle replicas that got work as due now."""
-    cluster, outcome, regs = state.meters.cluster, state.outcome, state.meters.regs
-    n = len(requests.arrival_ps)
-    r = cluster[NEXT_ARRIVAL]
-    while r < n and requests.arrival_ps[r] <= now:
-        replica = route(config, requests, regs, cluster, state.routing, r)
-        outcome.replica[r] = replica
-        reg = regs[replica]
-        insert(config, requests, outcome, reg, r, False)
-        reg[OUTSTANDING] += 1
-        reg[OUTSTANDING_TOKENS] += requests.prompt_tokens[r] + requests.output_tokens[r]
-        if reg[NEXT_EVENT] == FAR:
-            reg[NEXT_EVENT] = now
-            reg[FLIGHT] = 0
-        r += 1
-    cluster[NEXT_ARRIVAL] = r
-
-
 @kernel
 def advance(config: Config, requests: Requests, times: StepTimes, state: State, mask: int, max_events: int) -> bool:
     """Runs up to ``max_events`` batch ends or arrival instants; False once nothing is left to do.
@@ -169,21 +154,19 @@ def advance(config: Config, requests: Requests, times: StepTimes, state: State, 
     Calling it again continues; how the events are cut into calls changes nothing.
     """
     regs, cluster = state.meters.regs, state.meters.cluster
-    n = len(requests.arrival_ps)
     for replica in range(config.replicas):
         prepare_free_list(config, state.blocks, regs[replica], replica)
     for _ in range(max_events):
-        now = requests.arrival_ps[cluster[NEXT_ARRIVAL]] if cluster[NEXT_ARRIVAL] < n else FAR
-        for replica in range(config.replicas):
-            now = min(now, regs[replica, NEXT_EVENT])
+        now = next_instant(config, requests, state)
         if now == FAR:
             return False
         keep_snapshot(config, regs, cluster, state.routing, now - 1)
         for replica in range(config.replicas):
             if regs[replica, NEXT_EVENT] == now:
                 finish_batch(config, requests, state, regs[replica], replica, mask)
+        change_cluster(config, requests, state, now)
         keep_snapshot(config, regs, cluster, state.routing, now)
-        take_arrivals(config, requests, state, now)
+        take_arrived(config, requests, state, now)
         for replica in range(config.replicas):
             if regs[replica, NEXT_EVENT] == now:
                 start_next(config, requests, times, state, regs[replica], replica, mask, now)

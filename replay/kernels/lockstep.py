@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replay.kernels.engine import finish_batch, take_arrivals
+from replay.kernels.arrivals import take_arrived
+from replay.kernels.engine import finish_batch
 from replay.kernels.jit import inlined, inner, kernel
 from replay.kernels.memory import prepare_free_list
 from replay.kernels.routers import keep_snapshot
@@ -189,7 +190,7 @@ def advance_lockstep(
         if is_due:
             end_wave(config, options, requests, state, own, mask, now)
         keep_snapshot(config, regs, cluster, state.routing, now)
-        take_arrivals(config, requests, state, now)
+        take_arrived(config, requests, state, now)
         is_awake = group[WAVE_END] != FAR
         if not is_awake and has_work(config, regs):
             is_due = is_awake = True

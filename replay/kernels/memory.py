@@ -149,6 +149,22 @@ def prepare_free_list(config: Config, blocks: Blocks, reg: Int64, replica: int) 
 
 
 @inner
+def forget_all(config: Config, blocks: Blocks, reg: Int64, replica: int) -> None:
+    """Empties the cache of a lost replica: all blocks free, none with a hash."""
+    first = replica * (config.num_blocks + 1)
+    for block in range(first, first + config.num_blocks):
+        blocks.hash[block] = NEVER
+        blocks.references[block] = 0
+        blocks.twin_next[block] = NEVER
+        blocks.twin_previous[block] = NEVER
+    buckets = len(blocks.bucket_block) // config.replicas
+    for bucket in range(replica * buckets, (replica + 1) * buckets):
+        blocks.bucket_block[bucket] = NEVER
+    reg[FREE_LIST_READY] = 0
+    prepare_free_list(config, blocks, reg, replica)
+
+
+@inner
 def lookup(
     config: Config, requests: Requests, blocks: Blocks, replica: int, r: int, tokens: int, mask: int
 ) -> tuple[int, int]:

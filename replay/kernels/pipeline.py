@@ -25,6 +25,7 @@ from replay.kernels.state import (
     TOKENS,
     WAITING,
     Config,
+    Flight,
     Int64,
     Outcome,
     Slots,
@@ -60,13 +61,23 @@ def close_batch(config: Config, times: StepTimes, state: State, reg: Int64, repl
 
 
 @inlined
-def is_idle(reg: Int64) -> bool:
-    """Marks a replica without any request as idle."""
+def is_idle(config: Config, flight: Flight, reg: Int64, replica: int) -> bool:
+    """Whether a replica has no request; marks it as idle then."""
     if reg[RUNNING] > 0 or reg[WAITING] > 0:
         return False
-    reg[FLIGHT] = 0
-    reg[NEXT_EVENT] = FAR
+    rest(config, flight, reg, replica)
     return True
+
+
+@inner
+def rest(config: Config, flight: Flight, reg: Int64, replica: int) -> None:
+    """Sets when a replica without requests is idle: now, or once the batch of clients that have gone has ended."""
+    batch = replica * config.batches_in_flight + reg[FLIGHT_FIRST]
+    if reg[FLIGHT] > 0 and flight.size[batch] > 0:
+        reg[NEXT_EVENT] = max(reg[PREVIOUS_END], flight.scheduled_ps[batch]) + flight.duration_ps[batch]
+    else:
+        reg[FLIGHT] = 0
+        reg[NEXT_EVENT] = FAR
 
 
 @inlined

@@ -3,16 +3,20 @@
 A router sees the state at the arrival, after the batches that end then and before those that start then; or, with
 ``router_snapshot_ps``, the state that an arrival at the last multiple of it would have seen. Adding a router means
 adding its function and one line of ``route`` (or of ``load`` where it takes the replica with the least of something).
-Routers that read no state deal the requests out beforehand, in ``replay.routing``.
+Routers that read no state deal the requests out beforehand, in ``replay.routing``; where replicas meet all the same
+(one is lost, or requests follow others), ``route`` looks up what was dealt. No router sends to a replica that is down.
 """
 
 from __future__ import annotations
 
 from replay.kernels.jit import inlined, inner
 from replay.kernels.state import (
+    DEALT,
+    DOWN,
     FREE_BLOCKS,
     LEAST_KV_USAGE,
     LEAST_OUTSTANDING_TOKENS,
+    NEVER,
     NEXT_SNAPSHOT,
     OUTSTANDING,
     OUTSTANDING_TOKENS,
@@ -72,13 +76,15 @@ def load(config: Config, regs: Int64, seen: Int64, replica: int) -> int:
 
 @inlined
 def least_loaded(config: Config, regs: Int64, seen: Int64, start: int) -> int:
-    """The replica with the least load; among equals the first from ``start`` on, around."""
+    """The replica with the least load of those that are up; among equals the first from ``start``, which is, around."""
     best = start
     least = load(config, regs, seen, start)
     for i in range(1, config.replicas):
         replica = start + i
         if replica >= config.replicas:
             replica -= config.replicas
+        if config.replicas_may_be_down and regs[replica, DOWN]:
+            continue
         other = load(config, regs, seen, replica)
         if other < least:
             best, least = replica, other
@@ -86,27 +92,57 @@ def least_loaded(config: Config, regs: Int64, seen: Int64, start: int) -> int:
 
 
 @inlined
-def better_of_two(seen: Int64, routing: Routing, r: int) -> int:
-    """Of the two replicas drawn for the request, the one with fewer outstanding requests; the first if equal."""
+def first_up(config: Config, regs: Int64, start: int) -> int:
+    """The first replica from ``start`` on, around, that is up; NEVER where none is."""
+    if not config.replicas_may_be_down:
+        return start
+    for i in range(config.replicas):
+        replica = (start + i) % config.replicas
+        if not regs[replica, DOWN]:
+            return replica
+    return NEVER
+
+
+@inlined
+def better_of_two(config: Config, regs: Int64, routing: Routing, start: int, r: int) -> int:
+    """Of the two replicas drawn for the request, the one with fewer outstanding requests; the first if equal. Where one
+    is down the other; where both are, the best of all."""
+    seen = routing.seen
     one, other = routing.pair[r, 0], routing.pair[r, 1]
+    if config.replicas_may_be_down and (regs[one, DOWN] or regs[other, DOWN]):
+        if regs[one, DOWN] and regs[other, DOWN]:
+            return least_loaded(config, regs, seen, start)
+        return other if regs[one, DOWN] else one
     return other if seen[other, OUTSTANDING] < seen[one, OUTSTANDING] else one
 
 
+@inlined
+def mark_all_up(config: Config, regs: Int64, matched: Int64) -> None:
+    """Sets the bits of the replicas that are up."""
+    for word in range(len(matched)):
+        matched[word] = (1 << min(WORD, config.replicas - word * WORD)) - 1
+    if config.replicas_may_be_down:
+        for replica in range(config.replicas):
+            if regs[replica, DOWN]:
+                matched[replica // WORD] &= ~(1 << (replica % WORD))
+
+
 @inner
-def longest_prefix(config: Config, requests: Requests, routing: Routing, start: int, r: int) -> int:
+def longest_prefix(config: Config, requests: Requests, regs: Int64, routing: Routing, start: int, r: int) -> int:
     """Of the replicas that were sent the longest part of the prompt before, the one with the fewest outstanding
     requests;
     the one with the fewest of all where that part is short or the load is uneven. Ties as in ``least_loaded``.
 
-    What a replica was sent counts as known for ever: this router never learns of evictions.
+    What a replica was sent counts as known until it is lost: this router never learns of evictions.
     """
     seen, matched, holders = routing.seen, routing.matched, routing.holders
-    lowest = highest = seen[0, OUTSTANDING]
+    lowest = highest = seen[start, OUTSTANDING]
     for replica in range(config.replicas):
+        if config.replicas_may_be_down and regs[replica, DOWN]:
+            continue
         lowest = min(lowest, seen[replica, OUTSTANDING])
         highest = max(highest, seen[replica, OUTSTANDING])
-    for word in range(len(matched)):
-        matched[word] = (1 << min(WORD, config.replicas - word * WORD)) - 1
+    mark_all_up(config, regs, matched)
     uneven = highest - lowest > LOAD_DIFFERENCE and 100 * highest > LOAD_RATIO_PERCENT * lowest
     first, end = requests.prefix_start[r], requests.prefix_start[r + 1]
     if not uneven:
@@ -122,8 +158,7 @@ def longest_prefix(config: Config, requests: Requests, routing: Routing, start: 
             known += 1
         tokens = min(known * config.prefix_block_tokens, requests.prompt_tokens[r])
         if 100 * tokens < MATCH_PERCENT * requests.prompt_tokens[r]:
-            for word in range(len(matched)):
-                matched[word] = (1 << min(WORD, config.replicas - word * WORD)) - 1
+            mark_all_up(config, regs, matched)
     best = -1
     for i in range(config.replicas):
         replica = (start + i) % config.replicas
@@ -138,14 +173,19 @@ def longest_prefix(config: Config, requests: Requests, routing: Routing, start: 
 
 @inlined
 def route(config: Config, requests: Requests, regs: Int64, cluster: Int64, routing: Routing, r: int) -> int:
-    """The replica for request ``r``, which arrives now. Equal replicas take turns, from the last choice on."""
-    start = cluster[ROUTER_NEXT]
+    """The replica for request ``r``, which arrives now; NEVER where all are down. Equal replicas take turns, from the
+    last choice on."""
+    start = first_up(config, regs, cluster[ROUTER_NEXT])
+    if start == NEVER:
+        return NEVER
     if config.router == ROUND_ROBIN:
         replica = start
+    elif config.router == DEALT:
+        replica = first_up(config, regs, routing.pair[r, 0])
     elif config.router == POWER_OF_TWO:
-        replica = better_of_two(routing.seen, routing, r)
+        replica = better_of_two(config, regs, routing, start, r)
     elif config.router == PREFIX_AWARE:
-        replica = longest_prefix(config, requests, routing, start, r)
+        replica = longest_prefix(config, requests, regs, routing, start, r)
     else:
         replica = least_loaded(config, regs, routing.seen, start)
     cluster[ROUTER_NEXT] = replica + 1 if replica + 1 < config.replicas else 0

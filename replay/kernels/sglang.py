@@ -13,20 +13,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replay.kernels.engine import drop_finished, finish_batch, take_arrivals
+from replay.kernels.arrivals import take_arrived
+from replay.kernels.clock import change_cluster, next_instant
+from replay.kernels.engine import drop_finished, finish_batch
 from replay.kernels.jit import inlined, inner, kernel
 from replay.kernels.memory import blocks_for, release
+from replay.kernels.patience import drop_from_flight, free_slot
 from replay.kernels.pipeline import close_batch, hold, is_idle, note_admission, open_batch, replica_is_set
 from replay.kernels.routers import keep_snapshot
-from replay.kernels.schedule import add_to_batch, place, save_progress
+from replay.kernels.schedule import add_to_batch, place
 from replay.kernels.state import (
+    CHANGED,
     FAR,
     FLIGHT,
-    FLIGHT_FIRST,
     FREE_BLOCKS,
     FREE_SLOTS,
     NEVER,
-    NEXT_ARRIVAL,
     NEXT_EVENT,
     PREEMPTIONS,
     REQUESTS,
@@ -180,22 +182,12 @@ def schedule_prefill(
 @inner
 def retract(config: Config, requests: Requests, state: State, reg: Int64, replica: int, slot: int) -> None:
     """Frees a running request's memory and puts it at the tail of the queue; its token in flight is dropped."""
-    slots, flight, outcome = state.slots, state.flight, state.outcome
+    slots, outcome = state.slots, state.outcome
     if slots.left[slot] != slots.unscheduled[slot]:
-        batch = replica * config.batches_in_flight + reg[FLIGHT_FIRST]
-        start = batch * config.max_num_seqs
-        kept = 0
-        for i in range(flight.emitting[batch]):
-            other = flight.slot[start + i]
-            if other != slot:
-                flight.slot[start + kept] = other
-                kept += 1
-        flight.emitting[batch] = kept
+        drop_from_flight(config, state, reg, replica, slots.request[slot])
     release(config, state.blocks, slots, reg, replica, slot)
     slots.running[slot] = 0
-    save_progress(state, slot)
-    slots.free[replica * config.max_num_seqs + reg[FREE_SLOTS]] = slot
-    reg[FREE_SLOTS] += 1
+    free_slot(config, state, reg, replica, slot)
     r = slots.request[slot]
     outcome.preemptions[r] += 1
     reg[PREEMPTIONS] += 1
@@ -305,11 +297,8 @@ def advance_sglang(
     that can never run.
     """
     regs, cluster = state.meters.regs, state.meters.cluster
-    n = len(requests.arrival_ps)
     for _ in range(max_events):
-        now = requests.arrival_ps[cluster[NEXT_ARRIVAL]] if cluster[NEXT_ARRIVAL] < n else FAR
-        for replica in range(config.replicas):
-            now = min(now, regs[replica, NEXT_EVENT])
+        now = next_instant(config, requests, state)
         if now == FAR:
             return False
         keep_snapshot(config, regs, cluster, state.routing, now - 1)
@@ -319,12 +308,18 @@ def advance_sglang(
                 finish_batch(config, requests, state, regs[replica], replica, 0)
                 if regs[replica, RUNNING] < running:
                     own.is_full[replica] = 0
+        change_cluster(config, requests, state, now)
         keep_snapshot(config, regs, cluster, state.routing, now)
-        take_arrivals(config, requests, state, now)
+        take_arrived(config, requests, state, now)
         for replica in range(config.replicas):
             reg = regs[replica]
             while reg[NEXT_EVENT] == now:
-                if is_idle(reg):
+                if reg[CHANGED]:
+                    reg[CHANGED] = 0
+                    own.is_full[replica] = 0
+                    if own.chunked[replica] != NEVER and not state.slots.running[own.chunked[replica]]:
+                        own.chunked[replica] = NEVER
+                if is_idle(config, state.flight, reg, replica):
                     own.ratio[replica] = options.ratio_first
                     break
                 retracted = False

@@ -17,8 +17,9 @@ UInt32 = npt.NDArray[np.uint32]
 Float64 = npt.NDArray[np.float64]
 
 NEVER = -1
-REFUSED = -2
-"""``Outcome.replica`` of a request that the engine turned away on arrival."""
+REFUSED, HELD, REFUSED_TOKENS, GAVE_UP = -2, -3, -4, -5
+"""``Outcome.replica`` of a request that no replica has: turned away on arrival because of the requests or of the prompt
+tokens before it, waiting at the gateway while every replica is down, or given up by its client."""
 NONE = np.zeros(0, np.int64)
 FAR = 2**63 - 1
 """A time after every event."""
@@ -58,8 +59,12 @@ GAP_BINS = (63 - GAP_BITS) << GAP_BITS
     SWAP_SPACE_SHORT,  # 1: host memory did not hold a request that had to leave; the run stops there
     SCORED_FIRST,  # requests SCORED_FIRST <= r < SCORED_END count in the ITL histogram
     SCORED_END,
+    DOWN,  # 1: lost, or not started yet
+    PREFILLING_TOKENS,  # prompt tokens of the requests without a first token; kept where max_num_queued_tokens is set
+    GONE,  # requests of the running list whose clients gave up
+    CHANGED,  # 1: requests left the running list other than by finishing, for schedulers with a memory of their own
     REGS,
-) = range(27)
+) = range(31)
 
 # Columns of ``meters``: time-weighted sums of one replica, in ps times the unit.
 BUSY, USED_BLOCKS, RUNNING_REQUESTS, METERS = range(4)
@@ -77,7 +82,23 @@ BUSY, USED_BLOCKS, RUNNING_REQUESTS, METERS = range(4)
 ) = range(8)
 
 # Columns of ``cluster``: scalars of the whole replay.
-NEXT_ARRIVAL, ROUTER_NEXT, NEXT_SNAPSHOT, FINISHED, GAP_MAX_PS, CLUSTER = range(6)
+(
+    NEXT_ARRIVAL,
+    ROUTER_NEXT,
+    NEXT_SNAPSHOT,
+    FINISHED,
+    GAP_MAX_PS,
+    READY,  # followers in the heap: their time is known and has not come
+    TAKEN,  # requests that have arrived and were not turned away, where clients give up
+    NEXT_DEADLINE,  # of those, the first that may still be waited for
+    NEXT_CHANGE,  # of a replica
+    HELD_HEAD,  # requests that wait at the gateway, a queue
+    HELD_TAIL,
+    LOST_GAPS,  # scored gaps of answers that a lost replica broke off
+    LOST_GAPS_PS,  # their sum
+    SENT_AGAIN,  # requests sent anew because their replica was lost
+    CLUSTER,
+) = range(15)
 
 
 class Config(NamedTuple):
@@ -109,6 +130,10 @@ class Config(NamedTuple):
     speculation_seed: int = 0
     draft_step_ps: int = 0  # one pass of the draft model
     draft_step_share: int = 0  # and its part of the model's own decode step, in millionths
+    max_num_queued_reqs: int = NEVER  # unfinished requests of a replica; more are refused on arrival. NEVER: no limit
+    max_num_queued_tokens: int = NEVER  # prompt tokens of a replica's requests without a first token, in the same way
+    client_timeout_ps: int = 0  # from arrival, after which a client gives up; 0: never
+    replicas_may_be_down: int = 0  # 1: there are ``Changes``
 
 
 (
@@ -120,7 +145,8 @@ class Config(NamedTuple):
     VLLM_DP,
     VLLM_DP_OLD,  # up to 0.11
     PREFIX_AWARE,
-) = range(8)
+    DEALT,  # by a router that reads no state, before the run: ``Routing.pair`` holds each request's replica twice
+) = range(9)
 
 # Orders of the waiting queue. All but FCFS keep it as a heap on a rank; only PRIORITY also chooses victims by rank.
 FCFS, PRIORITY, SHORTEST, SHORTEST_REMAINING = range(4)
@@ -142,6 +168,8 @@ class Requests(NamedTuple):
     prefix_start: Int64  # shape (n + 1,): where a request's block ids start in ``prefix_ids``; (0,) without caching
     prefix_ids: Int64  # chained ids (>= 0) of the prompt's leading blocks; what lies beyond them is the request's own
     max_tokens: Int64 = np.zeros(0, np.int64)  # output a reservation counts with, >= output_tokens; (0,) without
+    after: Int64 = np.zeros(0, np.int64)  # closed loop: the earlier request that must end first, or NEVER; (0,) without
+    delay_ps: Int64 = np.zeros(0, np.int64)  # from that end to the arrival; (0,) without
 
 
 class Outcome(NamedTuple):
@@ -234,6 +262,25 @@ class Routing(NamedTuple):
     matched: Int64  # scratch: bits of replicas, shape (words,)
 
 
+class Arrivals(NamedTuple):
+    """Requests that have arrived or follow others. ``taken`` has length 0 where no client gives up, the others where no
+    request follows another."""
+
+    sent_ps: Int64  # when each request arrived, or will; NEVER while that is open
+    heap: Int64  # followers by (time, index), the next on top
+    first: Int64  # the first follower of each request, or NEVER
+    next: Int64  # the next follower of the same request
+    taken: Int64  # requests in the order in which they arrived
+
+
+class Changes(NamedTuple):
+    """Replicas lost and back, in time order; at one instant those that come back first. Shape (k,) each."""
+
+    time_ps: Int64
+    replica: Int64
+    is_up: Int64
+
+
 class Meters(NamedTuple):
     """Accumulators of a replay."""
 
@@ -254,6 +301,8 @@ class State(NamedTuple):
     outcome: Outcome
     routing: Routing
     speculation: Speculation
+    arrivals: Arrivals
+    changes: Changes
 
 
 def new_state(config: Config, n: int) -> State:
@@ -279,7 +328,7 @@ def new_state(config: Config, n: int) -> State:
             cached=np.zeros(slots, i64),
             last_ps=np.zeros(slots, i64),
             running=np.zeros(slots, i32),
-            order=np.zeros(slots, np.uint32),
+            order=np.arange(slots, dtype=np.uint32),
             free=np.arange(slots, dtype=np.uint32)
             .reshape(config.replicas, config.max_num_seqs)[:, ::-1]
             .copy()
@@ -312,6 +361,8 @@ def new_state(config: Config, n: int) -> State:
             drafts=np.zeros(slots if config.speculative_tokens else 0, i64),
             owed=np.zeros(slots if config.speculative_tokens else 0, i64),
         ),
+        arrivals=Arrivals(*(np.zeros(0, np.int64) for _ in range(5))),
+        changes=Changes(*(np.zeros(0, np.int64) for _ in range(3))),
     )
 
 
@@ -338,10 +389,12 @@ def new_registers(config: Config) -> Int64:
 
 def new_meters(config: Config, regs: Int64) -> Meters:
     """Accumulators at zero around a loop's registers."""
+    cluster = np.zeros(CLUSTER, np.int64)
+    cluster[HELD_HEAD] = cluster[HELD_TAIL] = NEVER
     return Meters(
         regs=regs,
         meters=np.zeros((config.replicas, METERS), np.float64),
-        cluster=np.zeros(CLUSTER, np.int64),
+        cluster=cluster,
         sums=np.zeros(SUMS, np.int64),
         gaps=np.zeros(GAP_BINS, np.int64),
     )

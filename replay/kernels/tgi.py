@@ -13,24 +13,22 @@ from typing import NamedTuple
 
 import numpy as np
 
+from replay.kernels.arrivals import take_arrived
+from replay.kernels.clock import change_cluster, next_instant
 from replay.kernels.engine import finish_batch
 from replay.kernels.jit import inlined, kernel
 from replay.kernels.memory import blocks_for
 from replay.kernels.pipeline import close_batch, hold, is_idle, note_admission, open_batch, replica_is_set
-from replay.kernels.routers import keep_snapshot, route
+from replay.kernels.routers import keep_snapshot
 from replay.kernels.schedule import add_decodes, add_to_batch, place
 from replay.kernels.state import (
+    CHANGED,
     FAR,
-    FLIGHT,
     FREE_BLOCKS,
     FREE_SLOTS,
     HEAD,
     NEVER,
-    NEXT_ARRIVAL,
     NEXT_EVENT,
-    OUTSTANDING,
-    OUTSTANDING_TOKENS,
-    REFUSED,
     RUNNING,
     WAITING,
     Config,
@@ -39,7 +37,7 @@ from replay.kernels.state import (
     State,
     StepTimes,
 )
-from replay.kernels.waiting import insert, unlink_head
+from replay.kernels.waiting import unlink_head
 
 
 class TgiOptions(NamedTuple):
@@ -49,7 +47,6 @@ class TgiOptions(NamedTuple):
     max_batch_prefill_tokens: int
     max_waiting_tokens: int
     waiting_served_ratio: float
-    max_concurrent_requests: int  # more are refused on arrival; NEVER: none are
 
 
 class TgiState(NamedTuple):
@@ -165,29 +162,6 @@ def schedule_tgi(
     close_batch(config, times, state, reg, replica, batch, now)
 
 
-@inlined
-def take_arrivals_in_turn(config: Config, options: TgiOptions, requests: Requests, state: State, now: int) -> None:
-    """Routes and queues every request that has arrived by ``now``, or refuses it where too many are in the system."""
-    cluster, outcome, regs = state.meters.cluster, state.outcome, state.meters.regs
-    n = len(requests.arrival_ps)
-    r = cluster[NEXT_ARRIVAL]
-    while r < n and requests.arrival_ps[r] <= now:
-        replica = route(config, requests, regs, cluster, state.routing, r)
-        reg = regs[replica]
-        if 0 <= options.max_concurrent_requests <= reg[OUTSTANDING]:
-            outcome.replica[r] = REFUSED
-        else:
-            outcome.replica[r] = replica
-            insert(config, requests, outcome, reg, r, False)
-            reg[OUTSTANDING] += 1
-            reg[OUTSTANDING_TOKENS] += requests.prompt_tokens[r] + requests.output_tokens[r]
-            if reg[NEXT_EVENT] == FAR:
-                reg[NEXT_EVENT] = now
-                reg[FLIGHT] = 0
-        r += 1
-    cluster[NEXT_ARRIVAL] = r
-
-
 @kernel
 def advance_tgi(
     config: Config,
@@ -205,23 +179,25 @@ def advance_tgi(
     run.
     """
     regs, cluster = state.meters.regs, state.meters.cluster
-    n = len(requests.arrival_ps)
     for _ in range(max_events):
-        now = requests.arrival_ps[cluster[NEXT_ARRIVAL]] if cluster[NEXT_ARRIVAL] < n else FAR
-        for replica in range(config.replicas):
-            now = min(now, regs[replica, NEXT_EVENT])
+        now = next_instant(config, requests, state)
         if now == FAR:
             return False
         keep_snapshot(config, regs, cluster, state.routing, now - 1)
         for replica in range(config.replicas):
             if regs[replica, NEXT_EVENT] == now:
                 finish_batch(config, requests, state, regs[replica], replica, 0)
+        change_cluster(config, requests, state, now)
         keep_snapshot(config, regs, cluster, state.routing, now)
-        take_arrivals_in_turn(config, options, requests, state, now)
+        take_arrived(config, requests, state, now)
         for replica in range(config.replicas):
             reg = regs[replica]
             while reg[NEXT_EVENT] == now:
-                if is_idle(reg):
+                if reg[CHANGED]:
+                    reg[CHANGED] = 0
+                    if reg[RUNNING] == 0:  # a lost replica comes back as new; so is one whose clients have all gone
+                        own.must_decode[replica], own.waiting_tokens[replica], own.rows[replica] = 0, 0, 0
+                if is_idle(config, state.flight, reg, replica):
                     break
                 schedule_tgi(config, options, requests, times, state, own, reg, replica, now)
                 if replica_is_set(config, state, reg, replica, False):

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from replay.kernels.engine import finish_batch, take_arrivals
+from replay.kernels.arrivals import take_arrived
+from replay.kernels.clock import change_cluster, next_instant
+from replay.kernels.engine import finish_batch
 from replay.kernels.jit import inlined, kernel
 from replay.kernels.memory import blocks_for
 from replay.kernels.pipeline import close_batch, hold, is_idle, note_admission, open_batch, replica_is_set
@@ -22,7 +24,6 @@ from replay.kernels.state import (
     FREE_BLOCKS,
     FREE_SLOTS,
     NEVER,
-    NEXT_ARRIVAL,
     NEXT_EVENT,
     RUNNING,
     TOKENS,
@@ -186,23 +187,21 @@ def advance_trtllm(
     ``max_num_batched_tokens``; the caller has put aside the requests that can never run.
     """
     regs, cluster = state.meters.regs, state.meters.cluster
-    n = len(requests.arrival_ps)
     for _ in range(max_events):
-        now = requests.arrival_ps[cluster[NEXT_ARRIVAL]] if cluster[NEXT_ARRIVAL] < n else FAR
-        for replica in range(config.replicas):
-            now = min(now, regs[replica, NEXT_EVENT])
+        now = next_instant(config, requests, state)
         if now == FAR:
             return False
         keep_snapshot(config, regs, cluster, state.routing, now - 1)
         for replica in range(config.replicas):
             if regs[replica, NEXT_EVENT] == now:
                 finish_batch(config, requests, state, regs[replica], replica, 0)
+        change_cluster(config, requests, state, now)
         keep_snapshot(config, regs, cluster, state.routing, now)
-        take_arrivals(config, requests, state, now)
+        take_arrived(config, requests, state, now)
         for replica in range(config.replicas):
             reg = regs[replica]
             while reg[NEXT_EVENT] == now:
-                if is_idle(reg):
+                if is_idle(config, state.flight, reg, replica):
                     break
                 paused = False
                 while reg[FLIGHT] < config.batches_in_flight:

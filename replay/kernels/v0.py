@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from replay.kernels.arrivals import ended, take_arrived
+from replay.kernels.clock import change_cluster, next_instant
 from replay.kernels.emission import count_gaps, emit
-from replay.kernels.engine import take_arrivals
 from replay.kernels.jit import inlined, inner, kernel
 from replay.kernels.memory import blocks_for
 from replay.kernels.routers import keep_snapshot
@@ -27,7 +28,6 @@ from replay.kernels.state import (
     FINISHED,
     FREE_BLOCKS,
     NEVER,
-    NEXT_ARRIVAL,
     NEXT_EVENT,
     ONES,
     OUTSTANDING,
@@ -260,6 +260,7 @@ def finish_step(config: Config, requests: Requests, state: State, reg: Int64, re
             reg[OUTSTANDING] -= 1
             reg[OUTSTANDING_TOKENS] -= requests.prompt_tokens[r] + requests.output_tokens[r]
             cluster[FINISHED] += 1
+            ended(requests, state, r, end)
             continue
         if kept < slot:
             slots.request[kept] = slots.request[slot]
@@ -286,11 +287,8 @@ def advance_v0(
     that can never run: prompt plus output over the budget, or over the blocks above the watermark.
     """
     regs, cluster = state.meters.regs, state.meters.cluster
-    n = len(requests.arrival_ps)
     for _ in range(max_events):
-        now = requests.arrival_ps[cluster[NEXT_ARRIVAL]] if cluster[NEXT_ARRIVAL] < n else FAR
-        for replica in range(config.replicas):
-            now = min(now, regs[replica, NEXT_EVENT])
+        now = next_instant(config, requests, state)
         if now == FAR:
             return False
         keep_snapshot(config, regs, cluster, state.routing, now - 1)
@@ -298,8 +296,9 @@ def advance_v0(
             if regs[replica, NEXT_EVENT] == now:
                 finish_step(config, requests, state, regs[replica], replica)
                 state.flight.size[replica] = 0
+        change_cluster(config, requests, state, now)
         keep_snapshot(config, regs, cluster, state.routing, now)
-        take_arrivals(config, requests, state, now)
+        take_arrived(config, requests, state, now)
         for replica in range(config.replicas):
             if regs[replica, NEXT_EVENT] == now:
                 start_step(config, options, requests, times, state, regs[replica], replica, now)

@@ -14,7 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replay.kernels.engine import finish_batch, take_arrivals
+from replay.kernels.arrivals import take_arrived
+from replay.kernels.clock import change_cluster, next_instant
+from replay.kernels.engine import finish_batch
 from replay.kernels.jit import inlined, kernel
 from replay.kernels.memory import blocks_for
 from replay.kernels.pipeline import close_batch, hold, is_idle, note_admission, open_batch, replica_is_set
@@ -25,7 +27,6 @@ from replay.kernels.state import (
     FREE_BLOCKS,
     HEAD,
     NEVER,
-    NEXT_ARRIVAL,
     NEXT_EVENT,
     PREEMPTIONS,
     RUNNING,
@@ -168,23 +169,21 @@ def advance_v0_chunked(
     the watermark, or all blocks: they would be preempted without end.
     """
     regs, cluster = state.meters.regs, state.meters.cluster
-    n = len(requests.arrival_ps)
     for _ in range(max_events):
-        now = requests.arrival_ps[cluster[NEXT_ARRIVAL]] if cluster[NEXT_ARRIVAL] < n else FAR
-        for replica in range(config.replicas):
-            now = min(now, regs[replica, NEXT_EVENT])
+        now = next_instant(config, requests, state)
         if now == FAR:
             return False
         keep_snapshot(config, regs, cluster, state.routing, now - 1)
         for replica in range(config.replicas):
             if regs[replica, NEXT_EVENT] == now:
                 finish_batch(config, requests, state, regs[replica], replica, 0)
+        change_cluster(config, requests, state, now)
         keep_snapshot(config, regs, cluster, state.routing, now)
-        take_arrivals(config, requests, state, now)
+        take_arrived(config, requests, state, now)
         for replica in range(config.replicas):
             reg = regs[replica]
             while reg[NEXT_EVENT] == now:
-                if is_idle(reg):
+                if is_idle(config, state.flight, reg, replica):
                     break
                 preempted = schedule_v0(config, requests, times, state, own, reg, replica, now)
                 if replica_is_set(config, state, reg, replica, preempted):

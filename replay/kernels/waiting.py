@@ -3,13 +3,15 @@
 FCFS is a linked list: new requests at the tail, preempted ones at the front. Every other order is a skew heap on
 (rank, arrival order). A rank is fixed while a request waits: its priority, or the length predicted for it; shortest
 remaining first takes off what it had given when it was queued again. A request that finishes while it waits (its last
-token was in flight when it was preempted) stays linked and is passed over when it comes up.
+token was in flight when it was preempted) stays linked and is passed over when it comes up, as in a heap is one that
+its client gives up.
 """
 
 from __future__ import annotations
 
 from replay.kernels.jit import inner
 from replay.kernels.state import (
+    GAVE_UP,
     HEAD,
     NEVER,
     RANKS_A_TOKEN,
@@ -90,10 +92,32 @@ def peek(config: Config, requests: Requests, outcome: Outcome, reg: Int64) -> in
     while reg[HEAD] != NEVER:
         r = reg[HEAD]
         generated = outcome.generated[r]
+        if config.priority_policy and outcome.replica[r] == GAVE_UP:
+            unlink_head(config, outcome, reg)
+            continue
         if generated < requests.output_tokens[r] and requests.prompt_tokens[r] + generated < config.max_model_len:
             return r
         unlink_head(config, outcome, reg)
     return NEVER
+
+
+@inner
+def withdraw(config: Config, outcome: Outcome, reg: Int64, r: int) -> None:
+    """Takes out a request whose client gave up; the count is the caller's business.
+
+    A heap keeps it until it comes up. In the list it is sought from the front, where the oldest wait.
+    """
+    if config.priority_policy:
+        return
+    before, at = NEVER, reg[HEAD]
+    while at != r:
+        before, at = at, outcome.link[at]
+    if before == NEVER:
+        reg[HEAD] = outcome.link[r]
+    else:
+        outcome.link[before] = outcome.link[r]
+    if reg[TAIL] == r:
+        reg[TAIL] = before
 
 
 @inner

@@ -180,6 +180,8 @@ class Recommendation(Cost, Operating):
     data_parallel_size: int = Field(default=1, ge=1)
     """Ranks of a replica that step together, each of ``tp`` GPUs."""
     gpus: int
+    survive_failures: int = 0
+    """Of these replicas, those that were down in the replay: the figures are of the others."""
     memory: MemoryBreakdown
     engine: EngineInfo
     step_time: StepTimeInfo

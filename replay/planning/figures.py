@@ -73,13 +73,15 @@ def curve_point(
     replica_gpus: int,
     objectives: Sequence[Objective],
     usd_per_hour: float | None,
+    spare: int = 0,
 ) -> CurvePoint:
-    """One replayed replica count and whether it passes: no saturation, every request finished, every objective met."""
+    """One replayed replica count and whether it passes: no saturation, every request finished, every objective met.
+    ``spare`` replicas are bought beside them."""
     outcomes = objective_outcomes(result, objectives)
     served = result.finished == requests and not any(result.rejected.values())
     return CurvePoint(
         replicas=result.replicas,
-        gpus=result.replicas * replica_gpus,
+        gpus=(result.replicas + spare) * replica_gpus,
         load_factor=optional_figure(result.load_factor),
         saturated=result.saturated,
         passed=served and not result.saturated and all(row.met for row in outcomes),
@@ -295,7 +297,7 @@ def _lengths(tokens: Int64Array) -> LengthStats | None:
 
 
 def _series(workload: Workload) -> WorkloadSeries:
-    width = next((w for w in _BIN_WIDTHS_S if workload.span_s / w <= _MOST_BINS), _BIN_WIDTHS_S[-1])
+    width = next((w for w in _BIN_WIDTHS_S if workload.extent_s / w <= _MOST_BINS), _BIN_WIDTHS_S[-1])
     index, bins = _bins(workload, width)
     requests = np.bincount(index, minlength=bins)
     prompts, outputs = np.zeros(bins, dtype=np.int64), np.zeros(bins, dtype=np.int64)

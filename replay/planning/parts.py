@@ -70,7 +70,9 @@ class CurvePoint(Part):
     """One replayed replica count. ``passed``: not saturated, every request served, every objective met."""
 
     replicas: int = Field(ge=1)
+    """Those that serve."""
     gpus: int = Field(ge=1)
+    """Of these and of the replicas that may fail (``survive_failures``), as is ``usd_per_hour``."""
     load_factor: float | None
     """``None``: one burst, which has no rate, so nothing can saturate."""
     saturated: bool

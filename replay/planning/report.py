@@ -55,8 +55,8 @@ PLAN_METHOD = (
     "divides what is paid by the tokens that the workload brings.",
 )
 LIMITS = (
-    "Network time between client and server, other tenants, failures, start-up and roll-out of replicas are not "
-    "included.",
+    "Network time between client and server, other tenants and the roll-out of replicas are not included; failures and "
+    "late starts of replicas only where they are asked for.",
     "Prices are those of the named source at the named date, not a quote.",
 )
 UNCACHED_LIMIT = "Prompts are computed in full: hits in a prefix cache would lower TTFT and load."

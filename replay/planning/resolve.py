@@ -89,6 +89,7 @@ class ResolvedPlan(_Resolved):
             weight_dtype=spec.weight_dtype,
             kv_dtype=spec.kv_dtype,
             max_model_len=spec.max_model_len,
+            client_timeout_s=spec.client_timeout_s,
         )
 
 

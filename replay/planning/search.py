@@ -105,28 +105,36 @@ class _Search:
         """GPUs of one replica, all its data-parallel ranks."""
         return self.candidate.tp * self.pricing.ranks
 
+    @property
+    def spare(self) -> int:
+        """Replicas that are bought beside those that serve, since so many may be down."""
+        return self.plan.spec.survive_failures
+
     def check_caps(self) -> None:
-        """Turns the budgets into a largest replica count."""
+        """Turns the budgets into a largest count of replicas that serve."""
         spec, tp = self.plan.spec, self.replica_gpus
         self.cap = min(MAX_REPLICAS, self.workload.n)
         self.cap_name = f"one replica for each of the {self.workload.n} requests"
         if self.cap == MAX_REPLICAS:
             self.cap_name = f"the {MAX_REPLICAS} replicas that are tried at most"
-        if spec.max_gpus is not None and spec.max_gpus // tp < self.cap:
-            self.cap, self.cap_code = spec.max_gpus // tp, "budget.max_gpus"
+        least = "one replica" if self.spare == 0 else f"one replica and {self.spare} to spare"
+        if spec.max_gpus is not None and spec.max_gpus // tp - self.spare < self.cap:
+            self.cap, self.cap_code = spec.max_gpus // tp - self.spare, "budget.max_gpus"
             self.cap_name = f"the cap of {spec.max_gpus} GPUs"
-            if self.cap == 0:
-                raise _NoAnswer(self.cap_code, f"one replica needs {tp} GPUs, over the cap of {spec.max_gpus} GPUs")
+            if self.cap <= 0:
+                needs = f"{least} need{'' if self.spare else 's'} {tp * (1 + self.spare)} GPUs"
+                raise _NoAnswer(self.cap_code, f"{needs}, over the cap of {spec.max_gpus} GPUs")
         if spec.max_usd_per_hour is None:
             return
-        single = self.pricing.usd_per_hour(1)
+        single = self.pricing.usd_per_hour(1 + self.spare)
         if single is None:
             raise _NoAnswer("budget.unpriced", f"the budget cannot be checked: {self.pricing.reason()}")
         limit = f"{spec.max_usd_per_hour:g} USD per hour"
-        affordable = self.pricing.most_replicas_within(spec.max_usd_per_hour, self.cap)
-        if affordable == 0:
+        affordable = self.pricing.most_replicas_within(spec.max_usd_per_hour, self.cap + self.spare) - self.spare
+        if affordable <= 0:
             raise _NoAnswer(
-                "budget.max_usd_per_hour", f"one replica costs {single:g} USD per hour, over the cap of {limit}"
+                "budget.max_usd_per_hour",
+                f"{least} cost{'' if self.spare else 's'} {single:g} USD per hour, over the cap of {limit}",
             )
         if affordable < self.cap:
             self.cap, self.cap_code = affordable, "budget.max_usd_per_hour"
@@ -155,7 +163,8 @@ class _Search:
             requests=self.workload.n,
             replica_gpus=self.replica_gpus,
             objectives=self.plan.spec.objectives,
-            usd_per_hour=self.pricing.usd_per_hour(replicas),
+            usd_per_hour=self.pricing.usd_per_hour(replicas + self.spare),
+            spare=self.spare,
         )
         self.points[replicas] = point
         if point.passed:
@@ -240,7 +249,8 @@ class _Search:
 
     def _out_of_reach(self, code: str) -> _NoAnswer:
         best = self._best()
-        where = f"{best.replicas} replica{'' if best.replicas == 1 else 's'} ({best.gpus} GPUs)"
+        spare = f" and {self.spare} to spare" if self.spare else ""
+        where = f"{best.replicas} replica{'' if best.replicas == 1 else 's'}{spare} ({best.gpus} GPUs)"
         reached = "the most within" if best.replicas == self.cap else "the best within"
         reason = f"at {where}, {reached} {self.cap_name}, {unmet_sentence(best)}"
         if code == "slo.unreachable":
@@ -252,11 +262,12 @@ class _Search:
         return min(self.points.values(), key=lambda point: (*_distance(point), point.replicas))
 
     def _recommendation(self, replicas: int, first: CurvePoint) -> CandidateResult:
-        deployment, workload = self._resolved().with_replicas(replicas), self.workload
+        bought = replicas + self.spare
+        deployment, workload = self._resolved().with_replicas(bought), self.workload
         figures = self.passing[replicas]
         cost = cost_of(
             self.pricing,
-            replicas,
+            bought,
             prompt_tokens=int(workload.prompt_tokens.sum()),
             output_tokens=int(workload.output_tokens.sum()),
             span_s=workload.span_s,
@@ -267,9 +278,10 @@ class _Search:
             **{name: getattr(cost, name) for name in type(cost).model_fields},
             gpu=self.candidate.gpu_key,
             tp=self.candidate.tp,
-            replicas=replicas,
+            replicas=bought,
             data_parallel_size=self.pricing.ranks,
-            gpus=replicas * self.replica_gpus,
+            gpus=bought * self.replica_gpus,
+            survive_failures=self.spare,
             memory=memory_breakdown(deployment),
             engine=engine_info(deployment),
             step_time=step_time_info(deployment),
@@ -291,6 +303,11 @@ class _Search:
             sentence = "One replica meets every objective."
         else:
             sentence = f"{replicas} replicas meet every objective; with {fails.replicas}, {unmet_sentence(fails)}."
+        if self.spare:
+            sentence += (
+                f" {replicas + self.spare} are bought: the objectives are met while any {self.spare} of them "
+                f"{'is' if self.spare == 1 else 'are'} down for the whole window."
+            )
         one_more = self.points.get(replicas + 1)
         failed = [point.replicas for point in self._curve() if not point.passed and point.replicas > min(self.passing)]
         if one_more is not None and not one_more.passed:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from replay.deployment import Deployment, asks_for_length
 from replay.planning.parts import CurvePoint
+from replay.results import RELIEVED_BY_REPLICAS
 from replay.specs import Objective
 
 REJECTIONS = {
@@ -14,7 +15,14 @@ REJECTIONS = {
     "prompt_over_batch_budget": "longer than a batch may be without chunked prefill",
     "reservation_over_kv": "declared with more output tokens than the KV cache of one replica can be reserved for",
     "over_max_concurrent_requests": "turned away because max_concurrent_requests others were in the system",
+    "over_max_num_queued_reqs": "turned away (HTTP 503) because max_num_queued_reqs others were on their replica",
+    "over_max_num_queued_tokens": "turned away (HTTP 503) because their replica had max_num_queued_tokens to prefill",
+    "client_timeout": "given up by their clients after client_timeout_s",
+    "no_replica": "left without a replica, as all are down and none comes back",
 }
+
+_CHANCE = RELIEVED_BY_REPLICAS | {"no_replica"}
+"""Reasons that depend on when a request came."""
 
 
 def quantity(seconds: float) -> str:
@@ -51,11 +59,13 @@ def objective_text(objective: Objective) -> str:
 
 
 def rejected_sentence(rejected: Mapping[str, int], requests: int, deployment: Deployment) -> str:
-    """Which requests this deployment can never serve; where its memory is why, that, and what would serve them."""
+    """Which requests this deployment does not serve, or never can; where its memory is why, that, and what would serve
+    them."""
     parts = ", ".join(f"{count} {REJECTIONS.get(reason, reason)}" for reason, count in rejected.items())
     limit = deployment.engine.max_model_len
     parts = parts.replace("max_model_len", f"max_model_len {limit}")
-    sentence = f"{sum(rejected.values())} of {requests} requests can never be served: {parts}"
+    never = "can never be" if not rejected.keys() & _CHANCE else "are not"
+    sentence = f"{sum(rejected.values())} of {requests} requests {never} served: {parts}"
     is_lowered = limit < deployment.model.max_position and not asks_for_length(deployment.spec)
     if "too_large_for_kv" in rejected or is_lowered:
         sentence += (

@@ -276,11 +276,13 @@ def _clock_warnings(ledger: Ledger, measured: Measured, moved: int, span_ns: int
             f"{missing:.1%} of the requests lack a length: a replay leaves them out and so understates the load",
         )
     if measured.closed_loop:
-        lost = f", and leaves out the {measured.timeless:,} that have no time of their own" if measured.timeless else ""
+        lost = (
+            f"; rates here leave out the {measured.timeless:,} without a time of their own" if measured.timeless else ""
+        )
         ledger.warn(
             "closed_loop",
-            f"{measured.closed_loop:,} requests start only when another has ended (closed loop); a replay that does "
-            f"not follow sessions sends them at the old system's times{lost}",
+            f"{measured.closed_loop:,} requests start only when another has ended (closed loop): a replay sends them "
+            f"then, whatever the old system's times were{lost}",
         )
     if ledger.retried:
         ledger.warn(

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from pydantic import Field, field_validator
 
 from replay.errors import FieldError, SpecError
-from replay.specs import Spec
+from replay.specs_base import Spec
 
 TimeUnit = Literal["s", "ms", "us", "ns"]
 TIME_UNITS: tuple[TimeUnit, ...] = get_args(TimeUnit)

@@ -8,9 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from replay.closed_loop import ClosedLoop, unroll
 from replay.errors import FieldError, TraceError
 from replay.specs import Transform
 from replay.traces import canonical
+from replay.traces.chains import chain_note, check_extent, copies_of, find_chains
 from replay.workload import MAX_SPAN_S, NO_LABEL, Labels, PrefixBlocks, Workload
 
 Int64Array = npt.NDArray[np.int64]
@@ -23,7 +25,7 @@ _SESSION = pl.col("session").rank("dense").cast(pl.Int64).fill_null(0) - 1
 """A number for each session, -1 where there is none."""
 _NS = 10**9
 _LOST = {
-    "closed_loop": "start only when another request has ended, which is not replayed yet",
+    "predecessor_missing": "start only when another request has ended, which the trace does not hold",
     "no_prompt_tokens": "without prompt tokens",
     "no_output_tokens": "without output tokens",
 }
@@ -38,11 +40,16 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
     half a second and a thousandth of the span either way (reflected at the window's ends), so that rate curve and
     bursts both grow ``g`` times and no exact tie is doubled. Below 1 every request is kept with probability ``g``.
 
-    Warm-up and cool-down mark the requests of the first and last seconds as not scored; they are replayed.
+    Requests without an arrival follow another one (closed loop). A chain belongs to the window in which its first
+    request arrives, and growth keeps, copies and shifts whole chains. What follows a request that is left out follows
+    the one before that.
+
+    Warm-up and cool-down mark the requests of the first and last seconds as not scored; they are replayed. Followers
+    count by the earliest time at which they could be sent.
 
     Raises:
         TraceError: an empty window, nothing with lengths in it, more left out than ``max_excluded_share`` allows,
-            nothing left to score, or a window beyond what picoseconds can count.
+            nothing left to score, requests that wait for each other, or a window beyond what picoseconds can count.
     """
     meta = canonical.read_meta(path)
     scan = pl.scan_parquet(path, glob=False)
@@ -55,13 +62,18 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
     if "max_tokens" in present:
         columns.append("max_tokens")
     has_sessions = "session" in present
+    columns += [name for name in ("after_line", "delay_ns", "source_line") if name in present]
     table = scan.select([*columns, _SESSION] if has_sessions else columns).collect()
     start_ns, end_ns, span_s = _window(table, transform)
     excluded: dict[str, int] = {}
-    table = _count_out(table, pl.col("arrival_ns").is_not_null(), "closed_loop", excluded)
-    table = _count_out(
-        table, pl.col("arrival_ns").is_between(start_ns, end_ns, closed="left"), "outside_window", excluded
+    chains = find_chains(table)
+    table = (
+        table.with_columns(chains.root_ns.alias("root_ns"))
+        if chains
+        else table.with_columns(root_ns=pl.col("arrival_ns"))
     )
+    table = _count_out(table.with_row_index("row"), pl.col("root_ns").is_not_null(), "predecessor_missing", excluded)
+    table = _count_out(table, pl.col("root_ns").is_between(start_ns, end_ns, closed="left"), "outside_window", excluded)
     in_window = table.height
     table = _count_out(table, pl.col("status").ne_missing("cache_hit"), "gateway_cache_hit", excluded)
     table = _count_out(table, pl.col("prompt_tokens").is_not_null(), "no_prompt_tokens", excluded)
@@ -78,7 +90,13 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
             [FieldError(cure, field="transform", rule="empty_workload", cure=cure)],
         )
     _check_complete(excluded, table.height, transform.max_excluded_share)
-    arrival_ns = table["arrival_ns"].to_numpy() - start_ns
+    loop: ClosedLoop | None = None
+    if chains is None:
+        arrival_ns = table["arrival_ns"].to_numpy() - start_ns
+    else:
+        order, arrival_ns, loop = chains.only(table["row"].to_numpy().astype(np.int64))
+        table, arrival_ns = table[order], arrival_ns - start_ns
+        check_extent(arrival_ns)
     prompt = table["prompt_tokens"].to_numpy()
     output = table["output_tokens"].to_numpy()
     prefix = _prefix_blocks(table["prefix_blocks"], meta.block_size_tokens) if with_blocks else None
@@ -87,8 +105,11 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
     session = table["session"].to_numpy() if has_sessions and (table["session"] >= 0).any() else None
     declared = table["max_tokens"].fill_null(0).to_numpy() if "max_tokens" in columns else None
     notes = _notes(transform, excluded, in_window)
+    if loop is not None:
+        notes.append(chain_note(loop))
     if transform.growth != 1.0:
-        arrival_ns, index, copy, note = _grow(arrival_ns, transform.growth, span_s, seed)
+        arrival_ns, index, copy, note = _grow(arrival_ns, transform.growth, span_s, seed, loop)
+        loop = None if loop is None else copies_of(loop, index, copy)
         prompt, output = prompt[index], output[index]
         priority = None if priority is None else priority[index]
         if session is not None:
@@ -132,6 +153,7 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
         tenant=tenant,
         priority_class=priority_class,
         scored=scored,
+        closed_loop=loop,
     )
 
 
@@ -259,35 +281,43 @@ def _busiest_second(times_ns: Int64Array) -> int:
 
 
 def _grow(
-    arrival_ns: Int64Array, growth: float, span_s: float, seed: int
+    arrival_ns: Int64Array, growth: float, span_s: float, seed: int, loop: ClosedLoop | None
 ) -> tuple[Int64Array, Int64Array, Int64Array, str]:
     """Arrivals of the grown load, the request that each stands for, the number of its copy (0: the first), and a
-    note."""
+    note. Followers go with the head of their chain."""
     n = len(arrival_ns)
     rng = np.random.Generator(np.random.PCG64(seed))
+    head = np.arange(n, dtype=np.int64) if loop is None else unroll(loop.after, loop.delay_ps).root
+    together = "" if loop is None else " Requests that follow others go with the first of their session."
     if growth < 1.0:
-        index = np.flatnonzero(rng.random(n) < growth)
+        index = np.flatnonzero((rng.random(n) < growth)[head])
         note = (
             f"Load times {growth:g}: every request kept with probability {growth:g} (seed {seed}): "
-            f"{len(index):,} of {n:,}."
+            f"{len(index):,} of {n:,}.{together}"
         )
         return arrival_ns[index], index, np.zeros(len(index), np.int64), note
     whole = int(growth)
-    extra = np.flatnonzero(rng.random(n) < growth - whole)
+    extra = np.flatnonzero((rng.random(n) < growth - whole)[head])
     index = np.concatenate([np.tile(np.arange(n, dtype=np.int64), whole), extra.astype(np.int64)])
+    copy = np.concatenate([np.repeat(np.arange(whole, dtype=np.int64), n), np.full(len(extra), whole, np.int64)])
+    leader = np.arange(len(index), dtype=np.int64)
+    if loop is not None:
+        leader = np.where(copy < whole, copy * n + head[index], whole * n + np.searchsorted(extra, head[index]))
     jitter_s = min(JITTER_S, span_s / 1000)
     shift = np.rint(rng.uniform(-jitter_s, jitter_s, len(index) - n) * _NS).astype(np.int64)
     last = round(span_s * _NS)
     times = arrival_ns[index]
-    times[n:] = np.abs(times[n:] + shift)
-    times = np.where(times > last, 2 * last - times, times)
+    since_head = times - times[leader]
+    heads = times.copy()
+    heads[n:] = np.abs(times[n:] + shift)
+    heads = np.where(heads > last, 2 * last - heads, heads)
+    times = heads[leader] + since_head
     order = np.argsort(times, kind="stable")
     copies = "one copy" if whole == 1 else f"{whole} copies"
     share = f" and a seeded share of {growth - whole:.3g}" if growth > whole else ""
     note = (
         f"Load times {growth:g}: {len(index):,} requests from {n:,} by superposing {copies}{share}; all but the first "
         f"copy are shifted by up to {jitter_s:.3g} s either way (seed {seed}). Bursts grow with the load: the busiest "
-        f"second has {_busiest_second(times):,} requests, it had {_busiest_second(arrival_ns):,}."
+        f"second has {_busiest_second(times):,} requests, it had {_busiest_second(arrival_ns):,}.{together}"
     )
-    copy = np.concatenate([np.repeat(np.arange(whole, dtype=np.int64), n), np.full(len(extra), whole, np.int64)])
     return times[order], index[order], copy[order], note

@@ -29,6 +29,9 @@ class Request:
     last: int = -1
     preemptions: int = 0
     refused: bool = False
+    after: int = -1
+    """The request that must end first; its arrival is then ``delay`` after that."""
+    delay: int = 0
 
     @property
     def todo(self) -> int:
@@ -132,17 +135,32 @@ class Twin:
                 else:
                     self.waiting.remove(r)
                 self.let_go(r)
+                self.ended(r, end)
         if left:
             self.on_finish()
 
+    def ended(self, r: Request, when: int) -> None:
+        for follower in self.followers:
+            if follower.after == r.index:
+                follower.arrival = when + follower.delay
+                self.pending.append(follower)
+        self.pending.sort(key=lambda r: (r.arrival, r.index))
+
+    def take(self) -> None:
+        r = self.pending.pop(0)
+        self.arrive(r)
+        if r.refused:
+            self.ended(r, r.arrival)
+
     def run(self, requests: list[Request]) -> None:
         self.free = self.blocks
-        pending = sorted(requests, key=lambda r: r.arrival)
+        self.followers = [r for r in requests if r.after >= 0]
+        self.pending = pending = sorted((r for r in requests if r.after < 0), key=lambda r: r.arrival)
         now, previous_end = 0, 0
         queue: list[tuple[list[Entry], int]] = []
         while True:
             while pending and pending[0].arrival <= now:
-                self.arrive(pending.pop(0))
+                self.take()
             if not self.waiting and not self.running:
                 queue.clear()
                 self.on_idle()
@@ -163,7 +181,7 @@ class Twin:
                 now = max(previous_end, at) + self.duration(batch)
                 previous_end = self.end = now
                 while pending and pending[0].arrival < now:  # seen while the batch still runs
-                    self.arrive(pending.pop(0))
+                    self.take()
                 self.process(batch, now)
             else:
                 assert self.preempted or any(b for b, _ in queue), "stuck"

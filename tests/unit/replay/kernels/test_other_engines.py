@@ -10,6 +10,7 @@ from naive.sglang import Sglang
 from naive.tgi import Tgi
 from naive.trtllm import Trtllm
 
+from replay.kernels.arrivals import prepare_arrivals
 from replay.kernels.loglinear import bin_of
 from replay.kernels.sglang import SglangOptions, advance_sglang, new_sglang
 from replay.kernels.state import (
@@ -34,22 +35,26 @@ POLICIES = ("GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "STATIC_BATCH")
 FOREVER = 1 << 40
 
 
+def state_for(c: Config, r: Requests) -> State:
+    return new_state(c, len(r.arrival_ps))._replace(arrivals=prepare_arrivals(c, r))
+
+
 def run_sglang(c: Config, o: SglangOptions, r: Requests, t: StepTimes, events: int = 1 << 20) -> State:
-    state, own = new_state(c, len(r.arrival_ps)), new_sglang(c, o)
+    state, own = state_for(c, r), new_sglang(c, o)
     while advance_sglang(c, o, r, t, state, own, events):
         pass
     return state
 
 
 def run_trtllm(c: Config, o: TrtllmOptions, r: Requests, t: StepTimes, events: int = 1 << 20) -> State:
-    state = new_state(c, len(r.arrival_ps))
+    state = state_for(c, r)
     while advance_trtllm(c, o, r, t, state, events):
         pass
     return state
 
 
 def run_tgi(c: Config, o: TgiOptions, r: Requests, t: StepTimes, events: int = 1 << 20) -> State:
-    state, own = new_state(c, len(r.arrival_ps)), new_tgi(c)
+    state, own = state_for(c, r), new_tgi(c)
     while advance_tgi(c, o, r, t, state, own, events):
         pass
     return state
@@ -156,8 +161,14 @@ def tgi_case(seed: int) -> tuple[Config, TgiOptions, Requests, StepTimes, Tgi]:
     prefill = max(least, int(rng.choice([1, 8, 50, 300])))
     max_waiting, ratio = int(rng.choice([0, 3, 20])), float(rng.choice([0.0, 0.3, 1.2]))
     table = prefill + page + slots * 60
-    c = engines.config(max_num_seqs=slots, max_num_batched_tokens=table, block_size=page, num_blocks=blocks)
-    options = TgiOptions(int(chunks), prefill, max_waiting, ratio, slots)
+    c = engines.config(
+        max_num_seqs=slots,
+        max_num_batched_tokens=table,
+        block_size=page,
+        num_blocks=blocks,
+        max_num_queued_reqs=slots,
+    )
+    options = TgiOptions(int(chunks), prefill, max_waiting, ratio)
     twin = Tgi(
         slots, table, page, blocks, cost,
         chunks=chunks, prefill_tokens=prefill, max_waiting_tokens=max_waiting, ratio=ratio, max_concurrent=slots,
@@ -182,6 +193,28 @@ def test_equals_its_naive_twin(engine: str, block: int) -> None:
         preempted += sum(x.preemptions for x in twins)
         refused += sum(x.refused for x in twins)
     assert (refused > 0) if engine == "tgi" else (preempted > 0)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_equals_its_naive_twin_where_requests_follow_others(engine: str) -> None:
+    case, run = ENGINES[engine]
+    shifted = 0
+    for seed in range(2000, 2150):
+        c, options, r, times, twin = case(seed)  # type: ignore[operator]
+        rng = np.random.default_rng(seed)
+        n = len(r.arrival_ps)
+        after = [int(rng.integers(-1, i)) if i and rng.random() < 0.7 else -1 for i in range(n)]
+        delay = rng.choice([0, 0, 1, 50, 1000], n)
+        r = r._replace(after=np.array(after, np.int64), delay_ps=delay.astype(np.int64))
+        twins = twins_of(r)
+        for x, before, wait in zip(twins, after, delay.tolist(), strict=True):
+            x.after, x.delay = before, wait
+        twin.run(twins)
+        state = run(c, options, r, times)  # type: ignore[operator]
+        assert_equal(state, twin, twins, c, seed)
+        assert state.arrivals.sent_ps.tolist() == [x.arrival for x in twins], seed
+        shifted += sum(x.arrival != a for x, a in zip(twins, r.arrival_ps.tolist(), strict=True))
+    assert shifted > 500
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -270,8 +303,8 @@ def test_trtllm_without_chunks_stops_at_the_context_that_does_not_fit() -> None:
     assert state.outcome.first_ps.tolist() == [100, 200, 200]  # the short one does not pass
 
 
-def tgi(chunks: bool, prefill: int = 10, waiting: int = 20, ratio: float = 0.3, limit: int = 8) -> TgiOptions:
-    return TgiOptions(int(chunks), prefill, waiting, ratio, limit)
+def tgi(chunks: bool, prefill: int = 10, waiting: int = 20, ratio: float = 0.3) -> TgiOptions:
+    return TgiOptions(int(chunks), prefill, waiting, ratio)
 
 
 def test_tgi_v3_cuts_the_last_prompt_and_advances_decodes_beside_it() -> None:
@@ -299,8 +332,8 @@ def test_tgi_v2_prefills_alone_once_enough_wait_or_enough_decodes_passed() -> No
 
 def test_tgi_reserves_the_whole_life_and_refuses_the_crowd() -> None:
     """Ten tokens: one request takes 4 + 5 - 1 = 8 for life. With two in the system the third is turned away."""
-    c = engines.config(max_num_seqs=2, max_num_batched_tokens=4096, block_size=1, num_blocks=10)
+    c = engines.config(max_num_seqs=2, max_num_batched_tokens=4096, block_size=1, num_blocks=10, max_num_queued_reqs=2)
     r = requests_of([0, 0, 20], [4, 4, 4], [2, 1, 1], [5, 5, 5])
-    state = run_tgi(c, tgi(True, limit=2), r, flat())
+    state = run_tgi(c, tgi(True), r, flat())
     assert state.outcome.admitted_ps.tolist() == [0, 200, NEVER]
     assert state.outcome.replica.tolist() == [0, 0, REFUSED]

@@ -290,6 +290,39 @@ def test_requests_turned_away_at_one_replica_are_no_reason_to_give_up() -> None:
     assert max(simulate.asked) > 1
 
 
+@pytest.mark.parametrize("spare", [1, 3])
+def test_replicas_that_may_fail_are_bought_and_not_replayed(spare: int) -> None:
+    simulate, plain = LawSimulate(3.5), LawSimulate(3.5)
+    found, alone = (
+        feasible(evaluate(make_plan(survive_failures=spare), simulate)),
+        feasible(evaluate(make_plan(), plain)),
+    )
+    assert simulate.asked == plain.asked
+    assert (found.replicas, found.gpus, found.survive_failures) == (alone.replicas + spare,) * 2 + (spare,)
+    assert found.usd_per_hour == 2.0 * found.gpus
+    assert found.evidence.passes.replicas == alone.replicas
+    assert (found.evidence.passes.gpus, found.evidence.passes.usd_per_hour) == (found.gpus, found.usd_per_hour)
+    assert f"{found.replicas} are bought: the objectives are met while any {spare} of them" in found.evidence.sentence
+
+
+def test_budgets_count_the_replicas_that_may_fail() -> None:
+    needed = feasible(evaluate(make_plan(), LawSimulate(3.5))).replicas
+    for changes in ({"max_gpus": needed + 1}, {"max_usd_per_hour": 2.0 * (needed + 1)}):
+        assert feasible(evaluate(make_plan(survive_failures=1, **changes), LawSimulate(3.5))).gpus == needed + 1
+        row = infeasible(evaluate(make_plan(survive_failures=2, **changes), LawSimulate(3.5)))
+        assert row.code == f"budget.{next(iter(changes))}"
+        assert "and 2 to spare" in row.reason
+    row = infeasible(evaluate(make_plan(survive_failures=2, max_gpus=2), LawSimulate(3.5)))
+    assert row.reason == "one replica and 2 to spare need 3 GPUs, over the cap of 2 GPUs"
+
+
+def test_clients_that_give_up_leave_no_deployment_to_recommend() -> None:
+    simulate = LawSimulate(0.5, rejected={"client_timeout": 3})
+    row = infeasible(evaluate(make_plan(max_gpus=2, client_timeout_s=5.0), simulate))
+    assert row.code == "budget.max_gpus"
+    assert "3 requests are not served" in row.reason
+
+
 def test_an_objective_below_the_idle_bound_needs_one_replay_only() -> None:
     plan = make_plan(objectives=(parse_objective("e2e_p99=5ms"),))
     simulate = LawSimulate(5.0)

@@ -1,0 +1,36 @@
+"""The instants at which something happens, for every loop but the fast ones.
+
+At one instant, in this order: batches end; replicas are lost or come back; clients give up; requests arrive; the next
+batches are scheduled.
+"""
+
+from __future__ import annotations
+
+from replay.kernels.arrivals import next_arrival
+from replay.kernels.jit import inlined
+from replay.kernels.outages import change_replicas
+from replay.kernels.patience import give_up_overdue, next_deadline
+from replay.kernels.state import NEXT_CHANGE, NEXT_EVENT, Config, Requests, State
+
+
+@inlined
+def next_instant(config: Config, requests: Requests, state: State) -> int:
+    """When something happens next; FAR where nothing will."""
+    regs, cluster = state.meters.regs, state.meters.cluster
+    now = next_arrival(requests, state)
+    for replica in range(config.replicas):
+        now = min(now, regs[replica, NEXT_EVENT])
+    if config.client_timeout_ps > 0:
+        now = min(now, next_deadline(config, requests, state))
+    if config.replicas_may_be_down and cluster[NEXT_CHANGE] < len(state.changes.time_ps):
+        now = min(now, state.changes.time_ps[cluster[NEXT_CHANGE]])
+    return now
+
+
+@inlined
+def change_cluster(config: Config, requests: Requests, state: State, now: int) -> None:
+    """What happens between the ends of batches and the arrivals of an instant."""
+    if config.replicas_may_be_down:
+        change_replicas(config, requests, state, now)
+    if config.client_timeout_ps > 0:
+        give_up_overdue(config, requests, state, now)
