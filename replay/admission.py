@@ -97,7 +97,7 @@ def _longest_request(deployment: Deployment) -> int:
 
 
 def _blocks(tokens: Int64Array, deployment: Deployment) -> Int64Array:
-    return -(-tokens // deployment.block_size)
+    return deployment.most_blocks(tokens)
 
 
 def _reserved(workload: Workload, deployment: Deployment, declared: Int64Array) -> Int64Array:

@@ -11,6 +11,7 @@ import numpy as np
 from replay.deployment import Deployment
 from replay.engine_run import EngineRun, Int64Array
 from replay.kernels.state import Requests
+from replay.kernels.texts import repeat_texts
 from replay.machine import Checkpoint, Machine, take_requests
 from replay.steptime.interpolation import record_table
 
@@ -36,7 +37,7 @@ def measure_capacity(
     n = len(requests.arrival_ps)
     if n == 0:
         return 0.0, 0.0
-    if machine.config.prefix_caching:
+    if machine.caches_prefixes:
         share = take_requests(requests, np.arange(0, n, deployment.replicas))
         burst = _in_order(share, min(_CACHED_REQUESTS * machine.ranks, _most(requests, deployment)))
     else:
@@ -84,6 +85,7 @@ def _in_order(requests: Requests, count: int) -> Requests:
         return take_requests(requests, np.arange(count))
     rounds = -(-count // n)
     many = take_requests(requests, np.tile(np.arange(n), rounds))
+    many = many._replace(texts=repeat_texts(requests.texts, rounds))
     step = int(requests.prefix_ids.max(initial=0)) + 1
     shift = np.repeat(np.arange(rounds, dtype=np.int64), len(requests.prefix_ids)) * step
     return many._replace(prefix_ids=many.prefix_ids + shift)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
+
 from replay.engines import EngineConfig, resolve_engine
 from replay.errors import FieldError, SpecError
 from replay.hardware.dtypes import weight_format
@@ -11,10 +14,15 @@ from replay.hardware.entries import GpuType, ModelSpec
 from replay.hardware.feasibility import check_parallelism
 from replay.hardware.memory import MemoryPlan, size_memory
 from replay.hardware.weights import DataParallel
+from replay.layer_groups import LayerGroups, is_plain
+from replay.layer_groups import layer_groups as find_layer_groups
 from replay.specs import POOLS, DeploymentSpec, DisaggregationSpec, pool_refusal, reads_state
 from replay.steptime.choose import choose_step_time
 from replay.steptime.record import StepTime
 
+Int64Array = npt.NDArray[np.int64]
+
+_OFFLOAD_KNOB = "engine.overrides.kv_offload_gib"
 LENGTH_KNOBS = {"max_model_len", "context_length", "max_seq_len", "max_total_tokens"}
 
 
@@ -39,7 +47,7 @@ class Deployment:
         return self.spec.replicas if pools is None else pools.prefill_replicas + pools.decode_replicas
 
     @property
-    def groups(self) -> tuple[tuple[int, int], ...]:
+    def tensor_parallel_groups(self) -> tuple[tuple[int, int], ...]:
         """Tensor-parallel groups: how many, and GPUs of each; by pool where there are two."""
         pools = self.spec.disaggregation
         if pools is None or self.decode is None:
@@ -49,11 +57,11 @@ class Deployment:
     @property
     def engines(self) -> int:
         """Engines with a queue of their own: replicas, times the data-parallel ranks of each."""
-        return sum(count for count, _ in self.groups)
+        return sum(count for count, _ in self.tensor_parallel_groups)
 
     @property
     def gpus(self) -> int:
-        return sum(count * size for count, size in self.groups)
+        return sum(count * size for count, size in self.tensor_parallel_groups)
 
     @property
     def block_size(self) -> int:
@@ -62,18 +70,47 @@ class Deployment:
 
     @property
     def usable_blocks(self) -> int:
-        """KV blocks of a replica in the unit the scheduler counts: one block holds ``block_size`` tokens of a request.
+        """KV blocks of a replica in the unit the scheduler counts.
 
-        Layers in several groups (sliding windows) take one physical block per group. All groups are counted as if they
-        grew with the context, which understates the capacity of such models.
+        Where layers form several groups (sliding windows, recurrent states) vLLM's scheduler counts the pool's own
+        blocks, of which a request takes some in each group. For other schedulers all groups are taken to grow with the
+        context, which understates the capacity of such models: one block then holds ``block_size`` tokens in all of
+        them.
         """
         blocks = self.engine.num_gpu_blocks_override
         physical = self.memory.kv_blocks if blocks is None else blocks - self.engine.null_blocks
-        return physical // self.memory.layout.group_count - self.engine.reserved_blocks
+        groups = 1 if self.layer_groups is not None else self.memory.layout.group_count
+        return physical // groups - self.engine.reserved_blocks
+
+    @property
+    def layer_groups(self) -> LayerGroups | None:
+        """The layer groups that are followed one by one; ``None`` where each block counts for all layers."""
+        if is_plain(self.memory.layout) or not counts_groups(self.engine):
+            return None
+        engine = self.engine
+        return find_layer_groups(self.memory.layout, self.model, engine.max_model_len, engine.max_num_batched_tokens)
+
+    def most_blocks(self, tokens: Int64Array) -> Int64Array:
+        """Usable blocks that requests of ``tokens`` tokens hold at most, shape as given."""
+        groups = self.layer_groups
+        return -(-tokens // self.block_size) if groups is None else groups.most_blocks(tokens)
+
+    @property
+    def caches_prefixes(self) -> bool:
+        """Whether the replayed engine reuses prompt prefixes. Recurrent states are reused only from saved copies, which
+        are not replayed."""
+        return self.engine.enable_prefix_caching and self.model.num_linear_layers == 0
 
     def with_replicas(self, replicas: int) -> Deployment:
         """The same deployment at another replica count."""
         return replace(self, spec=self.spec.model_copy(update={"replicas": replicas}))
+
+
+def counts_groups(engine: EngineConfig) -> bool:
+    """Whether the scheduler is replayed with a model's layer groups one by one; not where drafts may be taken back,
+    nor for ranks in lockstep."""
+    alone = engine.num_speculative_tokens == 0 and engine.data_parallel_size == 1
+    return engine.scheduler == "vllm" and alone
 
 
 def asks_for_length(spec: DeploymentSpec) -> bool:
@@ -91,15 +128,16 @@ def resolve_deployment(spec: DeploymentSpec, model: ModelSpec, gpu: GpuType) -> 
     """
     if spec.disaggregation is not None:
         return _resolve_pools(spec, spec.disaggregation, model, gpu)
-    if model.num_linear_layers > 0:
-        detail = (
-            f"{model.key} has linear-attention layers; their per-request state is sized (capreplay memory) "
-            "but not replayed yet"
-        )
-        raise SpecError("deployment.not_replayed", detail, [FieldError(detail, field="model")])
     check_parallelism(model, gpu, spec.tp, weight_format(spec.weight_dtype, model.weight_dtype))
     engine = resolve_engine(spec.engine, gpu, model, spec.max_model_len, spec.tp)
     _check_ranks(spec, model, gpu, engine)
+    if model.num_linear_layers > 0 and not counts_groups(engine):
+        detail = f"{model.key} has linear-attention layers; they are replayed under vLLM's V1 scheduler only"
+        cure, field = "use a vllm preset of 0.8 or later, or another model", "engine.preset"
+        if engine.num_speculative_tokens > 0:
+            detail = f"{model.key} has linear-attention layers; they are replayed without speculative decoding only"
+            cure, field = "leave num_speculative_tokens out", "engine.overrides.num_speculative_tokens"
+        raise SpecError("deployment.not_replayed", detail, [FieldError(detail, field=field, cure=cure)])
     memory = _size(spec, model, gpu, engine)
     notes = list(engine.notes)
     asked = asks_for_length(spec)
@@ -117,7 +155,13 @@ def resolve_deployment(spec: DeploymentSpec, model: ModelSpec, gpu: GpuType) -> 
     if not memory.fits:
         detail = memory.reason or "the model does not fit"
         raise SpecError("deployment.infeasible", detail, [FieldError(detail, field="deployment")])
-    if memory.layout.group_count > 1:
+    if model.num_linear_layers > 0 and engine.enable_prefix_caching:
+        notes.append("prefix caching of recurrent states is not replayed: every prompt is computed in full")
+    if engine.kv_offload_gib > 0 and not is_plain(memory.layout):
+        detail = f"kv_offload_gib is replayed for models whose layers are all alike, and {model.key} has several kinds"
+        cure = "leave kv_offload_gib out, or use another model"
+        raise SpecError("deployment.not_replayed", detail, [FieldError(detail, _OFFLOAD_KNOB, cure=cure)])
+    if not is_plain(memory.layout) and not counts_groups(engine):
         notes.append("sliding-window layers are counted as if they kept the whole context: KV capacity is understated")
         replayable = memory.kv_blocks // memory.layout.group_count * memory.block_size
         if replayable < engine.max_model_len and not asked:
@@ -188,6 +232,18 @@ def _resolve_pool(name: str, pool: DeploymentSpec, model: ModelSpec, gpu: GpuTyp
         knob = "overrides.data_parallel_size"
         detail = "prefill and decode apart are not replayed with data-parallel ranks in lockstep"
         cure = "leave data_parallel_size out, or leave disaggregation out"
+    elif engine.kv_offload_gib > 0:
+        knob = "overrides.kv_offload_gib"
+        detail = "prefill and decode apart are replayed without KV offload to host memory"
+        cure = "leave kv_offload_gib out, or leave disaggregation out"
+    elif engine.max_num_queued_reqs is not None or engine.max_num_queued_tokens is not None:
+        knob = "overrides.max_num_queued_reqs"
+        detail = "prefill and decode apart are replayed without limits on the queue"
+        cure = "leave max_num_queued_reqs and max_num_queued_tokens out, or leave disaggregation out"
+    elif found.layer_groups is not None:
+        knob = "preset"
+        detail = f"prefill and decode apart are replayed for models with one kind of layers; {model.key} has several"
+        cure = "leave disaggregation out, or use another model"
     if detail:
         fault = FieldError(detail, f"deployment.engine.{knob}", cure=cure)
         raise SpecError("deployment.not_replayed", f"{detail}: {cure}", [fault])
@@ -209,6 +265,7 @@ def _size(spec: DeploymentSpec, model: ModelSpec, gpu: GpuType, engine: EngineCo
         kv_dtype=spec.kv_dtype,
         enforce_eager=engine.enforce_eager,
         data_parallel=DataParallel(engine.data_parallel_size, engine.enable_expert_parallel),
+        prefix_caching=engine.enable_prefix_caching,
     )
 
 

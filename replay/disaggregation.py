@@ -21,6 +21,7 @@ from replay.kernels.disaggregated import (
 from replay.kernels.state import (
     BUSY,
     MAX_USED_BLOCKS,
+    NO_TEXTS,
     PREEMPTIONS,
     QUERIED_TOKENS,
     RUNNING_REQUESTS,
@@ -109,6 +110,11 @@ class Pools:
         """Settings of the prefill pool, which the requests arrive at."""
         return self.prefill.config
 
+    @property
+    def caches_prefixes(self) -> bool:
+        """Whether the prefill pool reuses what prompts share."""
+        return self.prefill.caches_prefixes
+
     def run(
         self, requests: Requests, checkpoint: Checkpoint, scored: Scored = ALL_SCORED, session: Int64Array | None = None
     ) -> PoolsRun:
@@ -129,7 +135,7 @@ class Pools:
             longest = int(requests.prompt_tokens.max(initial=1)) + 1
             config = config._replace(table_width=longest // config.block_size + 2)
         prompts = requests._replace(output_tokens=np.ones_like(requests.output_tokens))
-        plain = requests._replace(prefix_start=_NONE, prefix_ids=_NONE)
+        plain = requests._replace(prefix_start=_NONE, prefix_ids=_NONE, texts=NO_TEXTS)
         prefill = _pool(config, prompts, self.prefill, self.prefill_router, self.seed, session)
         decode = _pool(self.decode.config, plain, self.decode, self.decode_router, self.seed + 1, session)
         decode.state.meters.regs[:, SCORED_FIRST], decode.state.meters.regs[:, SCORED_END] = scored

@@ -51,7 +51,8 @@ _SGLANG = _Family(
         "mem_fraction_static": Knob(float, 0.01, 1.0),
         "context_length": _LENGTH,
         "schedule_conservativeness": Knob(float, 0.01, 100.0),
-        "schedule_policy": Knob(str, choices=("fcfs",)),
+        "schedule_policy": Knob(str, choices=("fcfs", "lpm")),
+        "disable_radix_cache": Knob(bool),
         "disable_overlap_schedule": Knob(bool),
         "disable_cuda_graph": Knob(bool),
         "max_tokens_default": _MAX_TOKENS_DEFAULT,
@@ -62,6 +63,7 @@ _SGLANG = _Family(
         "page_size": 1,
         "schedule_conservativeness": 1.0,
         "schedule_policy": "fcfs",
+        "disable_radix_cache": False,
         "disable_overlap_schedule": False,
         "disable_cuda_graph": False,
         "max_tokens_default": 0,
@@ -69,7 +71,6 @@ _SGLANG = _Family(
     length="context_length",
     not_replayed={
         "enable_mixed_chunk": "decodes in prefill batches are not replayed",
-        "disable_radix_cache": "the radix cache is not replayed, as if it were disabled",
         **dict.fromkeys(("speculative_algorithm", "speculative_num_draft_tokens", "speculative_num_steps"), _DRAFTS),
     },
 )
@@ -167,18 +168,24 @@ def resolve_family(
     own[family.length] = length
     resolve = {"sglang": _sglang, "trtllm": _trtllm}.get(preset, _tgi)
     fields = resolve(own, gpu, length, tp)
-    fields |= {"max_model_len": length, "enable_prefix_caching": False, "notes": _notes(own, family.length)}
+    caching = preset == "sglang" and not own["disable_radix_cache"]
+    if own.get("schedule_policy") == "lpm" and not caching:
+        detail = "schedule_policy lpm orders by cached prefixes, and disable_radix_cache turns the cache off"
+        raise refuse("schedule_policy", detail, "leave disable_radix_cache out, or set schedule_policy to fcfs")
+    notes = _notes(own, family.length, preset == "sglang")
+    fields |= {"max_model_len": length, "enable_prefix_caching": caching, "notes": notes}
     return FamilySettings(fields, own)
 
 
-def _notes(own: Mapping[str, Scalar | None], length: str) -> tuple[str, ...]:
+def _notes(own: Mapping[str, Scalar | None], length: str, replays_reuse: bool) -> tuple[str, ...]:
     declared = own["max_tokens_default"]
     amount = (
         f"the rest of {length}, as the engine's own server does: set max_tokens_default to what clients ask for"
         if declared == 0
         else f"{declared} output tokens (max_tokens_default), or their real output where that is longer"
     )
-    return (_NOT_COMPARED, _NO_REUSE, f"a request without a declared max_tokens counts as asking for {amount}")
+    reuse = () if replays_reuse else (_NO_REUSE,)
+    return (_NOT_COMPARED, *reuse, f"a request without a declared max_tokens counts as asking for {amount}")
 
 
 def _sglang(own: dict[str, Scalar | None], gpu: GpuType, length: int, tp: int) -> dict[str, Any]:

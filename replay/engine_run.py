@@ -31,6 +31,8 @@ class EngineRun:
     """Tokens found in the prefix cache by all requests, those given up included."""
     queried_tokens: int
     """Prompt tokens looked up in the prefix cache, re-admissions included; 0 without caching."""
+    host_hit_tokens: int
+    """Of the hits, tokens that were copied back from host memory."""
     preemptions: int
     busy_ps: float
     used_block_ps: float
@@ -85,6 +87,7 @@ def join_runs(runs: list[EngineRun], parts: list[Int64Array], dealt: Int32Array,
         steps=sum(run.steps for run in runs),
         looked_up_hits=sum(run.looked_up_hits for run in runs),
         queried_tokens=sum(run.queried_tokens for run in runs),
+        host_hit_tokens=sum(run.host_hit_tokens for run in runs),
         preemptions=sum(run.preemptions for run in runs),
         busy_ps=sum(run.busy_ps for run in runs),
         used_block_ps=sum(run.used_block_ps for run in runs),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -38,6 +38,7 @@ _V0_READ = (0, 7)
 _ASYNC_SINCE = (0, 14)
 _FULL_ISL_SINCE = (0, 33)
 _UTILIZATION_092_SINCE = (0, 30)
+_FREES_IN_ORDER_UNTIL = (0, 11)
 _LATEST = (0, 33)
 
 
@@ -62,7 +63,7 @@ class EngineConfig:
     long_prefill_token_threshold: int = 0
     watermark: float = 0.0
     enable_prefix_caching: bool = True
-    """Acts where the trace gives prompt block ids; without them no prompt is taken to share anything."""
+    """Acts where block ids or sessions say which prompts begin alike; else no prompt is taken to share anything."""
     enforce_eager: bool = False
     data_parallel_size: int = 1
     """Ranks of a mixture-of-experts model that share the experts and step together; each is an engine of ``tp``
@@ -72,6 +73,8 @@ class EngineConfig:
     num_gpu_blocks_override: int | None = None
     threshold_binds_lone_request: bool = False
     unchunked_looks_further: bool = False
+    frees_in_order: bool = False
+    """Prefix caching: a freed block without a hash is reused last, not first, as up to vLLM 0.11."""
     scheduling_policy: str = "fcfs"
     """Order of the waiting queue: ``fcfs``, ``priority``, ``sjf`` or ``srpt``."""
     output_length_sigma: float = 0.0
@@ -94,6 +97,12 @@ class EngineConfig:
     """Prompt tokens of a replica's requests without a first token; once there, arrivals are refused with HTTP 503."""
     max_tokens_default: int = 2048
     """orca: declared output limit of a request."""
+    kv_offload_gib: float = 0.0
+    """Host memory per GPU for KV blocks evicted from the prefix cache; 0: none."""
+    kv_offload_gb_per_s: float = 25.0
+    """Effective rate of copying them back."""
+    kv_offload_latency_s: float = 0.0
+    """Added once to each step that copies any back."""
     preemption_mode: str = "recompute"
     """vllm-v0: ``recompute`` or ``swap``."""
     swap_space_gib: float = 4.0
@@ -173,6 +182,9 @@ KNOBS = {
     "max_num_queued_reqs": Knob(int, 0, 2**31 - 1),
     "max_num_queued_tokens": Knob(int, 0, 2**53),
     "max_tokens_default": Knob(int, 1, 16_777_216),
+    "kv_offload_gib": Knob(float, 0.0, 65536.0),
+    "kv_offload_gb_per_s": Knob(float, 0.1, 10_000.0),
+    "kv_offload_latency_s": Knob(float, 0.0, 10.0),
     "preemption_mode": Knob(str, choices=("recompute", "swap")),
     "swap_space_gib": Knob(float, 0.0, 65536.0),
     "pcie_gb_per_s": Knob(float, 0.1, 10_000.0),
@@ -197,6 +209,9 @@ KNOBS_OF: dict[str, tuple[str, ...]] = {
         "enable_expert_parallel",
         "max_num_queued_reqs",
         "max_num_queued_tokens",
+        "kv_offload_gib",
+        "kv_offload_gb_per_s",
+        "kv_offload_latency_s",
     ),
     "vllm-v0": ("enable_chunked_prefill", "watermark", "preemption_mode", "swap_space_gib", "pcie_gb_per_s"),
     "orca": ("max_tokens_default",),
@@ -252,6 +267,8 @@ def _vllm_defaults(gpu: GpuType, release: tuple[int, int]) -> dict[str, Any]:
         "scheduler_reserve_full_isl": release >= _FULL_ISL_SINCE,
         "threshold_binds_lone_request": not is_async,
         "unchunked_looks_further": not is_async,
+        "kv_offload_gb_per_s": _copy_rate(gpu),
+        "frees_in_order": release <= _FREES_IN_ORDER_UNTIL,
     }
 
 
@@ -266,10 +283,14 @@ def _other_defaults(preset: str, scheduler: str, gpu: GpuType) -> dict[str, Any]
     if scheduler == "orca":
         return plain | whole_prompts | {"max_num_batched_tokens": 2048, "max_num_seqs": 128, "block_size": 1}
     if scheduler == "vllm-v0":
-        rate = _PCIE_SHARE * gpu.pcie_gb_per_s_per_dir if gpu.pcie_gb_per_s_per_dir else _PCIE_UNKNOWN_GB_PER_S
         v0 = {"max_num_batched_tokens": 2048, "max_num_seqs": 256, "gpu_memory_utilization": 0.9, "watermark": 0.01}
-        return plain | whole_prompts | v0 | {"pcie_gb_per_s": rate}
+        return plain | whole_prompts | v0 | {"pcie_gb_per_s": _copy_rate(gpu)}
     return {}
+
+
+def _copy_rate(gpu: GpuType) -> float:
+    """Effective GB/s between a GPU and host memory, one way."""
+    return _PCIE_SHARE * gpu.pcie_gb_per_s_per_dir if gpu.pcie_gb_per_s_per_dir else _PCIE_UNKNOWN_GB_PER_S
 
 
 _UNNUMBERED = ("static", "orca", "sarathi", "vllm-v0")
@@ -323,6 +344,11 @@ def resolve_engine(
             f"scheduler of vLLM {release[0]}.{release[1]}: its defaults, with the semantics read from 0.33 "
             f"({'asynchronous' if knobs['async_scheduling'] else 'synchronous'} scheduling)",
         )
+    if knobs.get("kv_offload_gib", 0.0) > 0:
+        notes += (
+            "KV offload, an estimate: blocks evicted from the prefix cache go to host memory at no cost, and come back "
+            "within the step that admits their request, which takes that much longer",
+        )
     if scheduler == "vllm-v0":
         notes = ("V0 scheduler as read in vLLM 0.8.5, without prefix caching or multi-step decoding",)
         if length > _V0_CHUNKS_ABOVE and "enable_chunked_prefill" not in spec.overrides:
@@ -331,7 +357,7 @@ def resolve_engine(
     config = EngineConfig(
         preset=preset, scheduler=scheduler, version=version, max_model_len=length, notes=notes, **knobs
     )
-    _check_together(config)
+    _check_together(config, spec.overrides.keys())
     check_speculation(config)
     _check_ranks(config, model)
     return replace(config, notes=(*notes, *speculation_notes(config)))
@@ -361,7 +387,17 @@ def _check_ranks(config: EngineConfig, model: ModelSpec) -> None:
         raise refuse("enable_expert_parallel", detail, "set data_parallel_size, or leave enable_expert_parallel out")
 
 
-def _check_together(config: EngineConfig) -> None:
+def _check_offload(config: EngineConfig, given: Collection[str]) -> None:
+    if config.kv_offload_gib > 0 and not config.enable_prefix_caching:
+        detail = "kv_offload_gib keeps blocks of the prefix cache, and enable_prefix_caching is off"
+        raise refuse("kv_offload_gib", detail, "turn on enable_prefix_caching, or leave kv_offload_gib out")
+    for name in ("kv_offload_gb_per_s", "kv_offload_latency_s"):
+        if name in given and config.kv_offload_gib == 0:
+            detail = f"{name} acts on KV offload, and kv_offload_gib gives it no memory"
+            raise refuse(name, detail, f"set kv_offload_gib, or leave {name} out")
+
+
+def _check_together(config: EngineConfig, given: Collection[str]) -> None:
     tokens, seqs = config.max_num_batched_tokens, config.max_num_seqs
     if tokens < seqs:
         raise refuse(
@@ -382,6 +418,7 @@ def _check_together(config: EngineConfig) -> None:
         detail = "swapping beside chunked prefill is not replayed"
         cure = "set preemption_mode to recompute, or enable_chunked_prefill to false"
         raise refuse("preemption_mode", detail, cure)
+    _check_offload(config, given)
     if config.scheduling_policy not in ("sjf", "srpt"):
         for name in ("output_length_sigma", "ageing_per_s"):
             if getattr(config, name) != 0:

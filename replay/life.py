@@ -64,6 +64,9 @@ def check_life(deployment: Deployment, workload: Workload) -> None:
     elif engine.scheduler == "vllm-v0" and spec.client_timeout_s is not None:
         field = "client_timeout_s"
         detail = "clients that give up are not replayed on the V0 scheduler"
+    elif engine.scheduler == "sglang" and deployment.caches_prefixes and workload.shares_prompts:
+        field = "client_timeout_s" if spec.client_timeout_s is not None else "failures" if spec.failures else ""
+        detail = f"SGLang's radix cache is not replayed with {field}: set disable_radix_cache"
     elif closed and engine.ageing_per_s > 0:
         field = "engine.overrides.ageing_per_s"
         detail = "ageing_per_s goes by arrival times, which are not known beforehand in a closed loop"

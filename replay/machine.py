@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,10 +26,12 @@ from replay.kernels.state import (
     FAR,
     FCFS,
     GAP_MAX_PS,
+    HOST_HIT_TOKENS,
     LOST_GAPS,
     LOST_GAPS_PS,
     MAX_USED_BLOCKS,
     NEVER,
+    NO_TEXTS,
     PREEMPTIONS,
     PRIORITY,
     QUERIED_TOKENS,
@@ -48,6 +50,7 @@ from replay.kernels.state import (
     Outcome,
     Requests,
     StepTimes,
+    Texts,
     bucket_count,
     new_meters,
     new_outcome,
@@ -89,7 +92,11 @@ def _sglang_options(deployment: Deployment) -> SglangOptions:
     first = min(1.0, SGLANG_RATIO_FIRST * knob("schedule_conservativeness"))
     chunk = int(knob("chunked_prefill_size"))
     return SglangOptions(
-        chunk if chunk > 0 else NEVER, int(knob("max_prefill_tokens")), first, SGLANG_RATIO_LEAST * first
+        chunk if chunk > 0 else NEVER,
+        int(knob("max_prefill_tokens")),
+        first,
+        SGLANG_RATIO_LEAST * first,
+        lpm=int(deployment.engine.own["schedule_policy"] == "lpm"),
     )
 
 
@@ -141,18 +148,21 @@ def make_requests(
     max_tokens: Int64Array = _NONE,
     after: Int64Array = _NONE,
     delay_ps: Int64Array = _NONE,
+    texts: Texts = NO_TEXTS,
 ) -> Requests:
     """The kernels' view of requests: contiguous int64."""
+    no_ids = np.zeros(len(arrival_ps) + 1, np.int64) if len(texts.of_request) else _NONE
     return Requests(
         arrival_ps=np.ascontiguousarray(arrival_ps, dtype=np.int64),
         prompt_tokens=np.ascontiguousarray(prompt_tokens, dtype=np.int64),
         output_tokens=np.ascontiguousarray(output_tokens, dtype=np.int64),
         priority=np.ascontiguousarray(priority, dtype=np.int64),
-        prefix_start=_NONE if prefix is None else prefix.start,
+        prefix_start=no_ids if prefix is None else prefix.start,
         prefix_ids=_NONE if prefix is None else prefix.ids,
         max_tokens=np.ascontiguousarray(max_tokens, dtype=np.int64),
         after=np.ascontiguousarray(after, dtype=np.int64),
         delay_ps=np.ascontiguousarray(delay_ps, dtype=np.int64),
+        texts=texts,
     )
 
 
@@ -164,6 +174,9 @@ def take_requests(requests: Requests, index: Int64Array) -> Requests:
         requests.output_tokens[index],
         priority=requests.priority[index] if len(requests.priority) else _NONE,
         max_tokens=requests.max_tokens[index] if len(requests.max_tokens) else _NONE,
+        texts=requests.texts._replace(of_request=requests.texts.of_request[index])
+        if len(requests.texts.of_request)
+        else NO_TEXTS,
     )
     if len(requests.prefix_start) == 0:
         return chosen
@@ -208,6 +221,7 @@ class Machine:
             and config.client_timeout_ps == 0
             and config.replicas_may_be_down == 0
             and not self.closed_loop
+            and (config.full_groups, config.window_groups, config.state_blocks) == (1, 0, 0)
         )
         return "fast" if fast else "general"
 
@@ -215,6 +229,11 @@ class Machine:
     def ranks(self) -> int:
         """Engines that make up one replica: more than one where data-parallel ranks step together."""
         return self.config.replicas if self.scheduler == "lockstep" else 1
+
+    @property
+    def caches_prefixes(self) -> bool:
+        """Whether it reuses what prompts share, and so reads their block ids or texts."""
+        return self.config.prefix_caching == 1 or (isinstance(self.options, SglangOptions) and self.options.radix == 1)
 
     def alone(self) -> Machine:
         """One replica of it for measuring capacity: first come first served, since no order of the queue changes how
@@ -243,10 +262,13 @@ class Machine:
         """Runs ``requests`` to the end, calling ``checkpoint`` about once a second. ``session``: for a router that
         deals by it."""
         config, times = self.config, self.times
-        if config.prefix_caching:
-            longest = int((requests.prompt_tokens + requests.output_tokens).max(initial=1))
-            longest += config.speculative_tokens + config.lookahead_tokens
-            config = config._replace(table_width=longest // config.block_size + 2)
+        if self.caches_prefixes:
+            tokens = requests.prompt_tokens + requests.output_tokens
+            longest = int(tokens.max(initial=1)) + config.speculative_tokens + config.lookahead_tokens
+            config = config._replace(
+                table_width=longest // config.block_size + 2,
+                host_blocks=min(config.host_blocks, int(tokens.sum()) // config.block_size + 1),  # it never holds more
+            )
         n = len(requests.arrival_ps)
         if self.loop == "fast":
             outcome, meters = new_outcome(config, n), new_meters(config, new_fast_registers(config))
@@ -330,6 +352,7 @@ def drive(
         steps=int(regs[:, STEPS].sum()),
         looked_up_hits=int(outcome.hit_tokens.sum()),
         queried_tokens=int(regs[:, QUERIED_TOKENS].sum()),
+        host_hit_tokens=int(regs[:, HOST_HIT_TOKENS].sum()),
         preemptions=int(regs[:, PREEMPTIONS].sum()),
         busy_ps=float(meters[:, BUSY].sum()),
         used_block_ps=float(meters[:, USED_BLOCKS].sum()),
@@ -365,6 +388,7 @@ def make_machine(
     coupled = ranks > 1 or not stays_apart
     speculates = engine.num_speculative_tokens > 0
     draft = drafting(engine, deployment.model.num_layers) if speculates else Drafting()
+    caches = deployment.caches_prefixes and prefix_block_tokens is not None
     config = Config(
         replicas=together,
         router=router_code(spread, engine.version) if coupled else ROUND_ROBIN,
@@ -382,7 +406,7 @@ def make_machine(
         watermark_blocks=int(engine.watermark * (blocks + engine.null_blocks)),
         max_model_len=engine.max_model_len,
         priority_policy=_ORDERS[engine.scheduling_policy],
-        prefix_caching=int(engine.enable_prefix_caching and prefix_block_tokens is not None),
+        prefix_caching=int(caches and engine.scheduler == "vllm"),
         table_width=0,
         prefix_block_tokens=prefix_block_tokens or 1,
         reserve_whole_life=int(engine.scheduler == "orca"),
@@ -396,7 +420,17 @@ def make_machine(
         max_num_queued_tokens=_limit(engine.max_num_queued_tokens),
         client_timeout_ps=client_timeout_ps(deployment),
         replicas_may_be_down=int(bool(down)),
+        frees_in_order=int(engine.frees_in_order),
     )
+    if config.prefix_caching and engine.kv_offload_gib > 0:
+        block_bytes = deployment.memory.layout.block_bytes
+        config = config._replace(
+            host_blocks=int(engine.kv_offload_gib * 2**30) // block_bytes,
+            host_block_ps=round(block_bytes / engine.kv_offload_gb_per_s * 1000),
+            host_latency_ps=round(engine.kv_offload_latency_s * 1e12),
+        )
+    if deployment.layer_groups is not None:
+        config = config._replace(**asdict(deployment.layer_groups))
     law = (
         record.decode_request_ps,
         record.decode_linear_ps,
@@ -418,6 +452,8 @@ def make_machine(
     own = _OWN_LOOPS.get(scheduler)
     options = None if own is None else own.options(deployment)
     accepted = acceptance(engine) if speculates else ()
+    if isinstance(options, SglangOptions):
+        options = options._replace(radix=int(caches))
     return Machine(config, times, scheduler, options, router, seed, accepted, closed_loop, down)
 
 

@@ -196,6 +196,8 @@ class ReplayResult:
     kernel_s: float
     """Seconds inside compiled code."""
     notes: tuple[str, ...] = field(default=())
+    host_hit_tokens: int = 0
+    """Of the tokens found in the prefix cache, those copied back from host memory (``kv_offload_gib``)."""
     scored: tuple[int, int] | None = None
     """First and end of the requests whose latencies count; ``None``: all. Other figures are of the whole replay."""
     pools: PoolsOutcome | None = None

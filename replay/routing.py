@@ -69,6 +69,8 @@ def check_router(spec: DeploymentSpec, scheduler: str, caching: bool, workload: 
     elif spec.router == "prefix_aware" and workload.prefix is None:
         detail = "the router prefix_aware needs prompts' block ids, and this workload has none"
         cure = "use a trace with block ids (prefix_blocks), or another router"
+        if workload.follows is not None:
+            cure = "prefixes from sessions have no ids: use the router session_affinity, which keeps a session together"
     elif spec.router == "prefix_aware" and not caching:
         detail = "the router prefix_aware is of no use while the engine caches no prefixes"
         cure = "turn on enable_prefix_caching, or use another router"

@@ -16,7 +16,8 @@ from replay.disaggregation import PoolCapacity, Pools, PoolsRun, make_pools
 from replay.engine_run import EngineRun, Int32Array, Int64Array
 from replay.errors import FieldError, SpecError
 from replay.kernels.loglinear import gap_bin_edges_ps
-from replay.kernels.state import NEVER, Requests
+from replay.kernels.state import NEVER, NO_TEXTS, Requests
+from replay.kernels.texts import link_texts
 from replay.life import check_life, endings, when_sent
 from replay.life import notes as life_notes
 from replay.machine import (
@@ -74,24 +75,28 @@ def simulate(
     prefix, loop = workload.prefix, workload.closed_loop
     if loop is not None:
         loop = loop.only(fits, workload.arrival_ps)
-    block_tokens = None if prefix is None else prefix.block_tokens
+    block_tokens = prefix.block_tokens if prefix is not None else 1 if workload.shares_prompts else None
     machine: Machine | Pools
     if deployment.decode is None:
         machine = make_machine(deployment, block_tokens, workload.seed, loop is not None)
     else:
         machine = make_pools(deployment, block_tokens, workload.seed)
     overhead_ps = deployment.step_time.request_overhead_ps
-    if prefix is not None and machine.config.prefix_caching and not fits.all():
+    if prefix is not None and machine.caches_prefixes and not fits.all():
         prefix = prefix.take(np.flatnonzero(fits))
+    texts = NO_TEXTS
+    if workload.follows is not None and machine.caches_prefixes:
+        texts = link_texts(workload.follows, workload.shared_tokens, np.flatnonzero(fits))
     requests = make_requests(
         workload.arrival_ps[fits] + overhead_ps,
         workload.prompt_tokens[fits],
         workload.output_tokens[fits],
-        prefix if machine.config.prefix_caching else None,
+        prefix if machine.caches_prefixes else None,
         priority=ranks_of(deployment.engine, workload)[fits] if machine.config.priority_policy else _NOTHING,
         max_tokens=_NOTHING if declared is None else declared[fits],
         after=_NOTHING if loop is None else loop.after,
         delay_ps=_NOTHING if loop is None else loop.delay_ps + overhead_ps,
+        texts=texts,
     )
     load = _load(machine, requests, workload.span_s, deployment, checkpoint) if judge_load else _NOT_JUDGED
     served = fits
@@ -217,7 +222,7 @@ def _check(workload: Workload, deployment: Deployment) -> None:
         )
     for pool, spec in zip((deployment, deployment.decode), deployment.spec.pools(), strict=False):
         if pool is not None:
-            check_router(spec, pool.engine.scheduler, pool.engine.enable_prefix_caching, workload)
+            check_router(spec, pool.engine.scheduler, pool.caches_prefixes, workload)
     check_life(deployment, workload)
 
 
@@ -244,17 +249,19 @@ def _scatter(values: Int64Array | Int32Array, served: BoolArray) -> Int64Array:
     return whole
 
 
-def _cache_notes(workload: Workload, deployment: Deployment) -> tuple[str, ...]:
-    engine = deployment.engine
-    if workload.prefix is None or not engine.enable_prefix_caching or engine.version == "vllm-0.33":
-        return ()
-    return (f"prefix caching as in vLLM 0.33: {engine.preset} frees blocks in another order, so it may keep others",)
-
-
 def _rejections(status: Int64Array) -> dict[str, int]:
     """Requests that could not run, by reason."""
     counts = np.bincount(status, minlength=len(STATUSES)).tolist()
     return {name: count for name, count in zip(STATUSES[1:], counts[1:], strict=True) if count}
+
+
+def _host_notes(run: EngineRun) -> tuple[str, ...]:
+    if run.host_hit_tokens == 0:
+        return ()
+    return (
+        f"of {int(run.hit_tokens.sum()):,} prompt tokens found in the prefix cache {run.host_hit_tokens:,} were copied "
+        "back from host memory (kv_offload_gib)",
+    )
 
 
 def _result(
@@ -316,13 +323,14 @@ def _result(
         sustainable_rps=load.sustainable_rps,
         saturated=factor is not None and factor >= 1.0,
         prefix_hit_rate=run.looked_up_hits / run.queried_tokens if run.queried_tokens else None,
+        host_hit_tokens=run.host_hit_tokens,
         kv_usage_mean=run.used_block_ps / busy / measured.usable_blocks,
         kv_usage_max=run.used_blocks_max / measured.usable_blocks,
         batch_mean=run.running_ps / busy,
         busy_fraction=run.busy_ps / (max(duration_ps, 1) * measured.engines),
         loop=loop,
         kernel_s=run.kernel_s + load.kernel_s,
-        notes=(*deployment.notes, *load.notes(), *_cache_notes(workload, deployment), *notes),
+        notes=(*deployment.notes, *load.notes(), *_host_notes(run), *notes),
         scored=workload.scored,
         pools=_pools(run, load, part),
     )

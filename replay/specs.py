@@ -153,6 +153,9 @@ class Transform(Spec):
     """Requests sent in this first part of the window are replayed and not scored."""
     cooldown_s: float = Field(default=0.0, ge=0)
     """Requests sent in this last part of the window are replayed and not scored."""
+    prefix_from_sessions: bool = False
+    """Take each turn of a session to begin with the prompt and the output of the turn before it, so that a prefix cache
+    can act. For traces with sessions and without block ids."""
 
     @model_validator(mode="after")
     def _window_in_order(self) -> Transform:

@@ -76,7 +76,10 @@ class Workload:
     notes: tuple[str, ...] = ()
     """What the transform did, in sentences for the report."""
     prefix: PrefixBlocks | None = None
-    """Where the trace gives block ids; without them nothing is shared."""
+    """Where the trace gives block ids; without them, and without ``follows``, nothing is shared."""
+    follows: Int64Array | None = None
+    """The earlier request whose prompt and output each prompt begins with, as the turns of a session do; -1: none;
+    shape (n,). ``None``: not asked for."""
     priority: Int64Array | None = None
     """Lower runs first, as in vLLM; 0 where a request has none. ``None``: the trace has no whole-number priorities."""
     max_tokens: Int64Array | None = None
@@ -103,6 +106,25 @@ class Workload:
     def extent_s(self) -> float:
         """From the window's start to its end, or to the last arrival where followers come later."""
         return max(self.span_s, float(self.arrival_ps[-1]) / 1e12) if self.n else self.span_s
+
+    @property
+    def shares_prompts(self) -> bool:
+        """Whether it is known which prompts begin alike, so that a prefix cache can act."""
+        return self.prefix is not None or self.follows is not None
+
+    @cached_property
+    def shared_tokens(self) -> Int64Array:
+        """Leading prompt tokens that each request has from the one it follows, shape (n,); 0 where it follows none."""
+        if self.follows is None:
+            return np.zeros(self.n, np.int64)
+        before = np.maximum(self.follows, 0)
+        text = self.prompt_tokens[before] + self.output_tokens[before]
+        return np.where(self.follows < 0, 0, np.minimum(text, self.prompt_tokens))
+
+    @cached_property
+    def reusable_tokens(self) -> Int64Array:
+        """Leading prompt tokens of each request that an endless cache would have seen in earlier ones, shape (n,)."""
+        return self.shared_tokens if self.prefix is None else self.prefix.reusable_tokens
 
     @property
     def scored_part(self) -> slice:

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from engines import FOREVER, config, law_of, random_case, requests, twin_config
+from engines import FOREVER, config, law_of, random_case, requests, twin_config, twin_requests
+from naive.groups import Group, GroupedEngine
 from naive.vllm import Engine, Request
 
 from replay.deployment import Deployment, resolve_deployment
@@ -34,7 +35,9 @@ from replay.kernels.state import (
     bucket_count,
     new_state,
 )
+from replay.kernels.texts import link_texts
 from replay.specs import DeploymentSpec
+from replay.traces.sharing import previous_turns
 
 SHARED = [STEPS, SCHEDULED_TOKENS, PREEMPTIONS, MAX_USED_BLOCKS, PREVIOUS_END, FREE_BLOCKS, RUNNING]
 """Registers that the fast and the general loop both keep."""
@@ -142,6 +145,10 @@ def caching_case(
         further = int(rng.integers(0, 2))
         c = c._replace(enable_chunked_prefill=0, unchunked_looks_further=further)
         c = c._replace(max_num_batched_tokens=max(longest, c.max_num_seqs))
+    c = c._replace(frees_in_order=int(kind == "in order"))
+    if kind == "host":
+        c = c._replace(host_blocks=one_of(rng, 1, 3, 10, 1000), host_latency_ps=one_of(rng, 0, 50))
+        c = c._replace(host_block_ps=one_of(rng, 0, 1, 200))
     segment_tokens = one_of(rng, 1, 2, 3, 4, 5, 16, 64)
     rows: list[tuple[int, ...]] = []
     for prompt in r.prompt_tokens.tolist():
@@ -162,7 +169,77 @@ def caching_case(
     return c, r, cost, Engine(twin_config(c, cost), people)
 
 
-TWIN_KINDS = ("plain", "async", "threshold", "priority", "unchunked", "srpt")
+TWIN_KINDS = ("plain", "async", "threshold", "priority", "unchunked", "srpt", "in order", "host")
+
+
+def session_case(
+    rng: np.random.Generator,
+) -> tuple[Config, Requests, tuple[int, int, int, int, int], Engine]:
+    """A small run in which prompts extend earlier ones, often cut, often with several turns at once; and its twin,
+    which is given every token of every text."""
+    c, r, cost = random_case(rng)
+    n = len(r.arrival_ps)
+    c = c._replace(prefix_caching=1, frees_in_order=int(rng.integers(0, 2)))
+    follows = np.array([int(rng.integers(-1, k)) if k and rng.random() < 0.8 else -1 for k in range(n)])
+    if rng.random() < 0.7:  # true sessions: each turn follows the last of its session
+        follows = previous_turns(rng.integers(-1, int(rng.integers(1, 6)), n))
+    texts: list[tuple[object, ...]] = []
+    shared = np.zeros(n, np.int64)
+    prompt = r.prompt_tokens.copy()
+    for k in range(n):
+        before = texts[follows[k]] if follows[k] >= 0 else ()
+        if before and rng.random() < 0.7:
+            prompt[k] = len(before) + int(rng.integers(0, 20))
+        if prompt[k] + r.output_tokens[k] - 1 > c.num_blocks * c.block_size:
+            prompt[k] = r.prompt_tokens[k]
+        shared[k] = min(len(before), prompt[k])
+        own = range(int(shared[k]), int(prompt[k] + r.output_tokens[k]))
+        texts.append((*before[: shared[k]], *((k, place) for place in own)))
+    r = r._replace(prompt_tokens=prompt, prefix_start=np.zeros(n + 1, np.int64))
+    r = r._replace(texts=link_texts(follows, shared, np.arange(n)))
+    longest = int((prompt + r.output_tokens).max())
+    c = c._replace(table_width=-(-longest // c.block_size) + 2)
+    columns = zip(r.arrival_ps.tolist(), prompt.tolist(), r.output_tokens.tolist(), texts, strict=True)
+    people = [Request(i, a, p, o, text=text) for i, (a, p, o, text) in enumerate(columns)]
+    return c, r, cost, Engine(twin_config(c, cost), people)
+
+
+def grouped_case(
+    rng: np.random.Generator, caching: bool
+) -> tuple[Config, Requests, tuple[int, int, int, int, int], GroupedEngine]:
+    """A small run of a model with full, window and state groups in any number, and its twin, not run yet."""
+    if caching:
+        c, r, cost, plain = (
+            session_case(rng) if rng.random() < 0.5 else caching_case(rng, one_of(rng, *TWIN_KINDS[:-1]))
+        )
+    else:
+        c, r, cost = random_case(rng, threshold=rng.random() < 0.2, priority=rng.random() < 0.2)
+        plain = Engine(twin_config(c, cost), twin_requests(c, r))
+    full, windows = one_of(rng, (1, 1), (2, 1), (0, 1), (1, 3), (1, 0), (2, 0))
+    state = 0 if caching or rng.random() < 0.5 else 3
+    chunked = bool(rng.random() < 0.3)
+    sizes = [c.block_size, c.block_size]
+    if full and windows:  # else one kind: its blocks are the engine's
+        sizes[int(rng.integers(2))] *= one_of(rng, 1, 1, 2)
+    wide = sizes[1] * one_of(rng, 1, 1, 2, 4) if chunked else one_of(rng, 2, 3, 5, 9, 30)
+    kept = wide + c.max_num_batched_tokens if chunked else wide - 1 + c.max_num_batched_tokens
+    cap = ceil_div(kept, sizes[1]) + (not chunked)
+    longest = int((r.prompt_tokens + r.output_tokens).max())
+    most = full * ceil_div(longest, sizes[0]) + windows * min(ceil_div(longest, sizes[1]), cap) + state
+    c = c._replace(
+        num_blocks=most + one_of(rng, 0, 0, 1, 3, 20, 500),
+        full_groups=full,
+        full_block_size=sizes[0],
+        window_groups=windows,
+        window_block_size=sizes[1],
+        window_tokens=wide,
+        window_chunked=int(chunked),
+        window_cap_blocks=cap,
+        window_ring=cap + 1,
+        state_blocks=state,
+    )
+    groups = [Group(c.full_block_size)] * full + [Group(c.window_block_size, wide, chunked, cap)] * windows
+    return c, r, cost, GroupedEngine(twin_config(c, cost), plain.requests, groups, state)
 
 
 def events(c: Config, r: Requests, law: StepTimes) -> Iterator[tuple[int, State]]:

@@ -142,6 +142,9 @@ def twin_config(c: Config, cost: tuple[int, int, int, int, int]) -> TwinConfig:
         thr_binds_lone_request=bool(c.threshold_binds_lone_request),
         unchunked_looks_further=bool(c.unchunked_looks_further),
         max_model_len=c.max_model_len,
+        frees_in_order=bool(c.frees_in_order),
+        host_blocks=c.host_blocks,
+        host_cost=(c.host_latency_ps, c.host_block_ps),
     )
 
 

@@ -133,6 +133,11 @@ transform_options = options(
         metavar="SHARE",
         help="Share of requests that may be left out for a missing length.",
     ),
+    click.option(
+        "--prefix-from-sessions",
+        is_flag=True,
+        help="Take each turn of a session to begin with the turn before it, for the prefix cache.",
+    ),
     click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything that draws."),
 )
 
@@ -251,10 +256,15 @@ def objectives_of(slo: Sequence[str]) -> tuple[tuple[Objective, ...], str | None
 
 
 def transform_of(
-    growth: float, window: str | None, warmup_s: float, cooldown_s: float, max_excluded_share: float
+    growth: float,
+    window: str | None,
+    warmup_s: float,
+    cooldown_s: float,
+    max_excluded_share: float,
+    prefix_from_sessions: bool,
 ) -> Transform:
-    """The transform of ``--growth``, ``--window START:END`` (either end may be left out), ``--warmup``, ``--cooldown``
-    and ``--max-excluded-share``."""
+    """The transform of ``--growth``, ``--window START:END`` (either end may be left out), ``--warmup``, ``--cooldown``,
+    ``--max-excluded-share`` and ``--prefix-from-sessions``."""
     from replay.specs import Transform
 
     start: float | None = None
@@ -275,6 +285,7 @@ def transform_of(
             "warmup_s": warmup_s,
             "cooldown_s": cooldown_s,
             "max_excluded_share": max_excluded_share,
+            "prefix_from_sessions": prefix_from_sessions,
         }
     )
 

@@ -21,6 +21,7 @@ _OPTION_OF_FIELD = {
     "router_snapshot_s": "--router-snapshot-s",
     "seed": "--seed",
     "growth": "--growth",
+    "prefix_from_sessions": "--prefix-from-sessions",
     "window_start_s": "--window",
     "window_end_s": "--window",
     "preset": "--engine",

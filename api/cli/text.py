@@ -208,7 +208,10 @@ def _workload_line(document: Document) -> str:
     rate = f", {load['mean_rps']:.3g} requests/s on average" if load["mean_rps"] is not None else ""
     excluded = sum(load["excluded"].values())
     left_out = f"; {excluded:,} left out ({', '.join(load['excluded'])})" if excluded else ""
-    return f"Workload: {load['requests']:,} requests over {duration(load['span_s'])}{rate}{grown}{left_out}."
+    assumed = ""
+    if load["transform"].get("prefix_from_sessions"):  # absent from reports of earlier versions
+        assumed = "; each turn of a session is taken to begin with the turn before it"
+    return f"Workload: {load['requests']:,} requests over {duration(load['span_s'])}{rate}{grown}{left_out}{assumed}."
 
 
 def _trust_lines(document: Document, step_times: list[Document]) -> list[str]:

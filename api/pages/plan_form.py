@@ -29,6 +29,7 @@ FIELDS = {
     "window_start_s": "window_start_s",
     "window_end_s": "window_end_s",
     "warmup_s": "warmup_s",
+    "prefix_from_sessions": "prefix_from_sessions",
     "cooldown_s": "cooldown_s",
     "transform": "growth",
     "preset": "engine",
@@ -119,6 +120,7 @@ def from_spec(spec: PlanSpec) -> Form:
         ("provider", spec.price.provider),
         ("region", spec.price.region),
         ("term", spec.price.term),
+        ("prefix_from_sessions", "true" if change.prefix_from_sessions else None),
     )
     pairs += [(name, value) for name, value in texts if value]
     pairs.append(("knobs", "\n".join(f"{key}={_text(value)}" for key, value in spec.engine.overrides.items())))
@@ -146,7 +148,8 @@ def to_spec(form: Form, faults: Faults) -> PlanSpec | None:
     growth = number(form, "growth", faults)
     window = {name: number(form, name, faults) for name in ("window_start_s", "window_end_s")}
     trim = {name: number(form, name, faults) or 0.0 for name in ("warmup_s", "cooldown_s")}
-    body["transform"] = {"growth": 1.0 if growth is None else growth, **window, **trim}
+    sessions = {"prefix_from_sessions": form.text("prefix_from_sessions") == "true"}
+    body["transform"] = {"growth": 1.0 if growth is None else growth, **window, **trim, **sessions}
     body |= {name: form.optional(name) for name in _TEXTS}
     body |= {name: number(form, name, faults, whole=whole) for name, whole in _NUMBERS}
     body |= {name: number(form, name, faults, whole=True) or 0 for name in ("seed", "survive_failures")}

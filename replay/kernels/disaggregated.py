@@ -24,7 +24,7 @@ import numpy as np
 
 from replay.kernels.engine import finish_batch
 from replay.kernels.jit import inlined, inner, kernel
-from replay.kernels.memory import blocks_for, drop_reference, prepare_free_list
+from replay.kernels.memory import blocks_for, give_back, prepare_free_list
 from replay.kernels.pipeline import close_batch, is_idle, note_admission, open_batch, replica_is_set
 from replay.kernels.routers import keep_snapshot, route
 from replay.kernels.schedule import add_to_batch, place, schedule_running, schedule_waiting
@@ -167,7 +167,7 @@ def free_kept_blocks(prefill: Pool, handover: Handover, r: int) -> None:
     sentinel = replica * (config.num_blocks + 1) + config.num_blocks
     front, entry = sentinel, int(handover.entries[r])
     while entry != NEVER:
-        front = drop_reference(blocks, reg, handover.entry_block[replica, entry], front, sentinel)
+        front = give_back(config, blocks, reg, replica, handover.entry_block[replica, entry], front)
         before = int(behind[entry])
         behind[entry] = sender[ENTRY_FREE]
         sender[ENTRY_FREE] = entry

@@ -10,8 +10,9 @@ from __future__ import annotations
 from replay.kernels.arrivals import ended, take_arrived
 from replay.kernels.clock import change_cluster, next_instant
 from replay.kernels.emission import count_gaps, emit, emit_plain
+from replay.kernels.groups import publish, release
 from replay.kernels.jit import inlined, inner, kernel
-from replay.kernels.memory import prepare_free_list, publish, release
+from replay.kernels.memory import prepare_free_list
 from replay.kernels.pipeline import rest
 from replay.kernels.routers import keep_snapshot
 from replay.kernels.schedule import save_progress, schedule

@@ -3,15 +3,15 @@ order.
 
 Without caching the identity of a block never matters, so ``FREE_BLOCKS`` and each slot's ``held`` are all the state.
 With caching the free list is circular around a sentinel (index ``num_blocks``): blocks are popped at the front; freed
-blocks without a hash go to the front, hashed ones to the back, in reverse order of the request, so that a prompt's tail
-is evicted before its head.
+blocks without a hash go to the front (up to vLLM 0.11: to the back too), hashed ones to the back, in reverse order of
+the request, so that a prompt's tail is evicted before its head. Models whose layers form several groups: ``groups``.
 """
 
 from __future__ import annotations
 
-import numpy as np
-
+from replay.kernels.hashing import close_bucket, find_bucket
 from replay.kernels.jit import inner
+from replay.kernels.offload import keep_on_host
 from replay.kernels.state import (
     FREE_BLOCKS,
     FREE_LIST_READY,
@@ -22,8 +22,7 @@ from replay.kernels.state import (
     Requests,
     Slots,
 )
-
-_MIX = np.int64(0x9E3779B97F4A7C15 - 2**64)  # golden-ratio multiplier, as int64
+from replay.kernels.texts import block_id
 
 
 @inner
@@ -33,61 +32,11 @@ def blocks_for(tokens: int, block_size: int) -> int:
 
 
 @inner
-def block_id(requests: Requests, config: Config, r: int, i: int) -> int:
-    """The chained id of block ``i`` of request ``r``: from the trace where it gives one, else unlike any other.
-
-    A trace's ids stand for blocks of its own size. They are chained, so the id that holds the block's last token, with
-    that token's place in it, tells the whole prefix.
-    """
-    last = (i + 1) * config.block_size - 1
-    nth = last // config.prefix_block_tokens
-    start = requests.prefix_start[r]
-    if start + nth < requests.prefix_start[r + 1] and last < requests.prompt_tokens[r]:
-        return requests.prefix_ids[start + nth] * config.prefix_block_tokens + last % config.prefix_block_tokens
-    return -2 - (r * config.table_width + i)
-
-
-@inner
-def bucket_of(key: int, mask: int) -> int:
-    """Home bucket of a key (multiplicative hashing, high bits folded down)."""
-    mixed = np.int64(key) * _MIX
-    return int((mixed ^ (mixed >> 29) ^ (mixed >> 43)) & mask)
-
-
-@inner
-def find_bucket(blocks: Blocks, base: int, mask: int, key: int) -> int:
-    """Bucket (absolute) that holds ``key``, or the empty one where it belongs."""
-    home = bucket_of(key, mask)
-    while blocks.bucket_block[base + home] != NEVER and blocks.bucket_key[base + home] != key:
-        home = (home + 1) & mask
-    return base + home
-
-
-@inner
-def close_bucket(blocks: Blocks, base: int, mask: int, hole: int) -> None:
-    """Empties a bucket and moves later members of its probe run back, so that no tombstones are needed."""
-    hole -= base
-    probe = hole
-    while True:
-        blocks.bucket_block[base + hole] = NEVER
-        while True:
-            probe = (probe + 1) & mask
-            if blocks.bucket_block[base + probe] == NEVER:
-                return
-            home = bucket_of(blocks.bucket_key[base + probe], mask)
-            if (probe - home) & mask >= (probe - hole) & mask:
-                break
-        blocks.bucket_key[base + hole] = blocks.bucket_key[base + probe]
-        blocks.bucket_block[base + hole] = blocks.bucket_block[base + probe]
-        hole = probe
-
-
-@inner
 def register(blocks: Blocks, base: int, mask: int, block: int, key: int) -> None:
     """Makes ``block`` findable under ``key``; a twin of the same key queues behind the older ones."""
     blocks.hash[block] = key
     blocks.twin_next[block] = NEVER
-    bucket = find_bucket(blocks, base, mask, key)
+    bucket = find_bucket(blocks.bucket_key, blocks.bucket_block, base, mask, key)
     first = blocks.bucket_block[bucket]
     if first == NEVER:
         blocks.bucket_key[bucket] = key
@@ -109,11 +58,11 @@ def forget(blocks: Blocks, base: int, mask: int, block: int) -> None:
     if before != NEVER:
         blocks.twin_next[before] = after
     else:
-        bucket = find_bucket(blocks, base, mask, blocks.hash[block])
+        bucket = find_bucket(blocks.bucket_key, blocks.bucket_block, base, mask, blocks.hash[block])
         if after != NEVER:
             blocks.bucket_block[bucket] = after
         else:
-            close_bucket(blocks, base, mask, bucket)
+            close_bucket(blocks.bucket_key, blocks.bucket_block, base, mask, bucket)
     blocks.hash[block] = NEVER
 
 
@@ -165,7 +114,7 @@ def forget_all(config: Config, blocks: Blocks, reg: Int64, replica: int) -> None
 
 
 @inner
-def lookup(
+def lookup_one_group(
     config: Config, requests: Requests, blocks: Blocks, replica: int, r: int, tokens: int, mask: int
 ) -> tuple[int, int]:
     """Longest cached prefix of request ``r`` in full blocks, leaving at least one of ``tokens`` to compute; and how
@@ -174,7 +123,8 @@ def lookup(
     base = replica * (mask + 1)
     hits, free_hits = 0, 0
     for i in range((tokens - 1) // config.block_size):
-        block = blocks.bucket_block[find_bucket(blocks, base, mask, block_id(requests, config, r, i))]
+        key = block_id(requests, config, r, i)
+        block = blocks.bucket_block[find_bucket(blocks.bucket_key, blocks.bucket_block, base, mask, key)]
         if block == NEVER:
             break
         blocks.found[hits] = block
@@ -184,7 +134,7 @@ def lookup(
 
 
 @inner
-def take_hits(config: Config, blocks: Blocks, slots: Slots, reg: Int64, slot: int, hits: int) -> None:
+def take_hits_of_one_group(config: Config, blocks: Blocks, slots: Slots, reg: Int64, slot: int, hits: int) -> None:
     """Gives the ``hits`` blocks of the lookup just made to a slot that holds none."""
     for i in range(hits):
         block = blocks.found[i]
@@ -199,7 +149,7 @@ def take_hits(config: Config, blocks: Blocks, slots: Slots, reg: Int64, slot: in
 
 
 @inner
-def publish(
+def publish_one_group(
     config: Config, requests: Requests, blocks: Blocks, slots: Slots, replica: int, slot: int, tokens: int, mask: int
 ) -> None:
     """Gives a hash to the slot's blocks that are full within its first ``tokens`` tokens."""
@@ -212,7 +162,7 @@ def publish(
 
 
 @inner
-def grow(
+def grow_one_group(
     config: Config,
     requests: Requests,
     blocks: Blocks,
@@ -240,12 +190,14 @@ def grow(
             block = blocks.next[sentinel]
             unlink(blocks, block)
             if blocks.hash[block] != NEVER:
+                if config.host_blocks > 0:
+                    keep_on_host(config, blocks.host, replica, blocks.hash[block])
                 forget(blocks, replica * (mask + 1), mask, block)
             blocks.references[block] = 1
             blocks.table[slot * config.table_width + i] = block
         slots.held[slot] = held + max(need, 0)
         slots.room[slot] = slots.held[slot] * config.block_size
-        publish(config, requests, blocks, slots, replica, slot, min(tokens, known), mask)
+        publish_one_group(config, requests, blocks, slots, replica, slot, min(tokens, known), mask)
     elif need > 0:
         slots.held[slot] += need
         slots.room[slot] = slots.held[slot] * config.block_size
@@ -253,31 +205,31 @@ def grow(
 
 
 @inner
-def drop_reference(blocks: Blocks, reg: Int64, block: int, front: int, sentinel: int) -> int:
-    """Gives back one of a request's blocks; the last one that uses it puts it into the free list: behind ``front``
-    (the sentinel, or what was put there before it), or at the back where it keeps a hash. Returns the new front."""
+def give_back(config: Config, blocks: Blocks, reg: Int64, replica: int, block: int, front: int) -> int:
+    """Lets go of one block. Into the free list it goes behind ``front`` without a hash, else at the back; returns the
+    new ``front`` (the list's sentinel before the first block of a request)."""
     blocks.references[block] -= 1
     if blocks.references[block] > 0:
         return front
     reg[FREE_BLOCKS] += 1
-    if blocks.hash[block] == NEVER:
+    if blocks.hash[block] == NEVER and not config.frees_in_order:
         link_between(blocks, block, front, blocks.next[front])
         return block
+    sentinel = replica * (config.num_blocks + 1) + config.num_blocks
     link_between(blocks, block, blocks.previous[sentinel], sentinel)
     return front
 
 
 @inner
-def release(config: Config, blocks: Blocks, slots: Slots, reg: Int64, replica: int, slot: int) -> None:
+def release_one_group(config: Config, blocks: Blocks, slots: Slots, reg: Int64, replica: int, slot: int) -> None:
     """Gives back all blocks of a slot."""
     held = slots.held[slot]
     if not config.prefix_caching:
         reg[FREE_BLOCKS] += held
     else:
-        sentinel = replica * (config.num_blocks + 1) + config.num_blocks
-        front = sentinel
+        front = replica * (config.num_blocks + 1) + config.num_blocks
         for i in range(held - 1, -1, -1):
-            front = drop_reference(blocks, reg, blocks.table[slot * config.table_width + i], front, sentinel)
+            front = give_back(config, blocks, reg, replica, blocks.table[slot * config.table_width + i], front)
     slots.held[slot] = 0
     slots.room[slot] = 0
     slots.cached[slot] = 0

@@ -15,6 +15,7 @@ import numpy as np
 from replay.kernels.arrivals import hold
 from replay.kernels.jit import inner
 from replay.kernels.memory import forget_all
+from replay.kernels.offload import forget_host
 from replay.kernels.patience import is_over
 from replay.kernels.schedule import save_progress
 from replay.kernels.scoring import is_scored
@@ -102,6 +103,11 @@ def empty_replica(config: Config, state: State, replica: int) -> None:
         save_progress(state, slots.order[first + i])
     for i in range(config.max_num_seqs):
         slots.running[first + i] = 0
+        slots.held[first + i] = 0
+        slots.room[first + i] = 0
+        slots.cached[first + i] = 0
+        slots.covered[first + i] = 0
+        slots.first_live[first + i] = 0
         slots.free[first + i] = first + config.max_num_seqs - 1 - i
     for i in range(config.batches_in_flight):
         flight.size[replica * config.batches_in_flight + i] = 0
@@ -125,6 +131,8 @@ def empty_replica(config: Config, state: State, replica: int) -> None:
     reg[CHANGED] = 1
     if config.prefix_caching:
         forget_all(config, state.blocks, reg, replica)
+        if config.host_blocks > 0:
+            forget_host(config, state.blocks.host, replica)
     holders = state.routing.holders
     for i in range(len(holders)):
         holders[i, replica // WORD] &= ~(1 << (replica % WORD))

@@ -8,8 +8,8 @@ boundary. A request that finishes at its deadline has finished.
 from __future__ import annotations
 
 from replay.kernels.arrivals import arrival_of, ended, unhold
+from replay.kernels.groups import release
 from replay.kernels.jit import inlined, inner
-from replay.kernels.memory import release
 from replay.kernels.schedule import save_progress
 from replay.kernels.state import (
     CHANGED,

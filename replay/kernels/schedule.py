@@ -5,8 +5,9 @@ The specification is engine semantics 1.1; the steps below are in its order.
 
 from __future__ import annotations
 
+from replay.kernels.groups import blocks_to_admit, grow, lookup, release, take_hits
 from replay.kernels.jit import inlined, inner
-from replay.kernels.memory import blocks_for, grow, lookup, release, take_hits
+from replay.kernels.offload import blocks_on_host, load_from_host, loading_ps
 from replay.kernels.speculative import draft_ps, start_speculating
 from replay.kernels.state import (
     BUSY,
@@ -19,6 +20,7 @@ from replay.kernels.state import (
     FREE_BLOCKS,
     FREE_SLOTS,
     HIT_TOKENS,
+    HOST_HIT_TOKENS,
     MAX_USED_BLOCKS,
     NEVER,
     ONES,
@@ -315,10 +317,14 @@ def schedule_waiting(
             break
         budget = config.max_num_batched_tokens - sums[TOKENS]
         total = requests.prompt_tokens[r] + outcome.generated[r]
-        hits, free_hits = 0, 0
+        hits, free_hits, first_live = 0, 0, 0
         if config.prefix_caching:
-            hits, free_hits = lookup(config, requests, state.blocks, replica, r, total, mask)
-        hit_tokens = hits * config.block_size
+            hits, free_hits, first_live = lookup(config, requests, state.blocks, replica, r, total, mask)
+        on_host = 0
+        if config.prefix_caching and config.host_blocks > 0:
+            end = (total - 1) // config.block_size
+            on_host = blocks_on_host(config, requests, state.blocks, replica, r, hits, end)
+        hit_tokens = (hits + on_host) * config.block_size
         tokens = total - hit_tokens
         if 0 < threshold < tokens:
             tokens = threshold
@@ -340,15 +346,18 @@ def schedule_waiting(
         if config.reserve_whole_life:
             slots_taken = min(requests.prompt_tokens[r] + requests.max_tokens[r], config.max_model_len)
             must_fit = slots_taken
-        if blocks_for(must_fit, config.block_size) - hits > room:
+        if blocks_to_admit(config, must_fit, hits, first_live) > room:
             break
         unlink_head(config, outcome, reg)
         reg[WAITING] -= 1
         slot = place(config, requests, state, reg, first, r, hit_tokens)
         if config.prefix_caching:
-            take_hits(config, state.blocks, slots, reg, slot, hits)
+            take_hits(config, state.blocks, slots, reg, slot, hits, first_live)
             outcome.hit_tokens[r] += hit_tokens
             reg[HIT_TOKENS] += hit_tokens
+            if on_host > 0:
+                load_from_host(config, requests, state.blocks, replica, r, hits, on_host)
+                reg[HOST_HIT_TOKENS] += on_host * config.block_size
             reg[QUERIED_TOKENS] += total
         grow(config, requests, state.blocks, slots, reg, replica, slot, slots_taken, total, mask)
         if outcome.admitted_ps[r] == NEVER:
@@ -395,6 +404,8 @@ def schedule(
         duration = step_ps(config, times, sums[TOKENS], sums[ONES], sums[CONTEXT], sums[CHUNKS_PS], sums[REQUESTS])
         if sums[DRAFTS] > 0:
             duration += draft_ps(config, times, sums[DRAFTS], sums[ONES], sums[CONTEXT])
+        if config.prefix_caching and config.host_blocks > 0:
+            duration += loading_ps(config, state.blocks.host, replica)
         flight.duration_ps[batch] = duration
         meter_step(config, state.meters.meters[replica], reg, duration, sums[TOKENS])
     reg[FLIGHT] += 1

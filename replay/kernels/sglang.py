@@ -4,7 +4,8 @@ The specification is engine semantics 1.3. One request at a time is prefilled in
 fill what is left of ``chunked_prefill_size``. A request is admitted while its prompt and its declared output (at most
 4096 tokens of it) fit beside a share, ``new_token_ratio``, of what the running ones may still generate. The share falls
 with every decode step; when decodes find no memory, the requests with the fewest output tokens are retracted to the
-tail of the queue, their token in flight is lost, and the share is set anew.
+tail of the queue, their token in flight is lost, and the share is set anew. With the radix cache (``radix``) prompts
+and outputs stay in memory until it is needed.
 """
 
 from __future__ import annotations
@@ -16,21 +17,38 @@ import numpy as np
 from replay.kernels.arrivals import take_arrived
 from replay.kernels.clock import change_cluster, next_instant
 from replay.kernels.engine import drop_finished, finish_batch
+from replay.kernels.groups import release
 from replay.kernels.jit import inlined, inner, kernel
-from replay.kernels.memory import blocks_for, release
+from replay.kernels.lpm import LPM_LONGEST_QUEUE, sort_by_prefix
+from replay.kernels.memory import blocks_for
 from replay.kernels.patience import drop_from_flight, free_slot
-from replay.kernels.pipeline import close_batch, hold, is_idle, note_admission, open_batch, replica_is_set
+from replay.kernels.pipeline import close_batch, is_idle, note_admission, open_batch, replica_is_set
+from replay.kernels.radix import (
+    Radix,
+    hold_pages,
+    keep_known,
+    keep_outputs,
+    let_go_of_path,
+    lock,
+    make_room,
+    match,
+    new_radix,
+    unlock,
+)
 from replay.kernels.routers import keep_snapshot
 from replay.kernels.schedule import add_to_batch, place
 from replay.kernels.state import (
     CHANGED,
     FAR,
     FLIGHT,
+    FLIGHT_FIRST,
     FREE_BLOCKS,
     FREE_SLOTS,
+    HIT_TOKENS,
     NEVER,
     NEXT_EVENT,
     PREEMPTIONS,
+    QUERIED_TOKENS,
     REQUESTS,
     RUNNING,
     WAITING,
@@ -58,6 +76,8 @@ class SglangOptions(NamedTuple):
     max_prefill_tokens: int
     ratio_first: float
     ratio_least: float
+    radix: int = 0  # 1: the radix cache is on
+    lpm: int = 0  # 1: the queue is ordered by longest prefix match
 
 
 class SglangState(NamedTuple):
@@ -66,6 +86,8 @@ class SglangState(NamedTuple):
     ratio: Float64
     chunked: Int64  # slot of the request whose prefill is under way, or NEVER
     is_full: Int64  # 1: no prefill is tried until a request leaves
+    radix: Radix
+    queue: Int64  # scratch of the order by prefix
 
 
 def new_sglang(config: Config, options: SglangOptions) -> SglangState:
@@ -74,6 +96,8 @@ def new_sglang(config: Config, options: SglangOptions) -> SglangState:
         ratio=np.full(config.replicas, options.ratio_first),
         chunked=np.full(config.replicas, NEVER, np.int64),
         is_full=np.zeros(config.replicas, np.int64),
+        radix=new_radix(config, bool(options.radix)),
+        queue=np.zeros((2, LPM_LONGEST_QUEUE), np.int64),
     )
 
 
@@ -112,6 +136,11 @@ def schedule_prefill(
     if chunked == NEVER and running >= config.max_num_seqs:
         own.is_full[replica] = 1
         return
+    radix = own.radix
+    if options.radix and options.lpm:
+        sort_by_prefix(config, requests, radix, outcome, reg, replica, own.queue)
+    if options.radix and chunked != NEVER:
+        keep_known(config, requests, radix, slots, reg, replica, chunked, slots.computed[chunked])
     expected = 0
     for i in range(reg[RUNNING]):
         slot = slots.order[first + i]
@@ -133,7 +162,7 @@ def schedule_prefill(
         else:
             own.chunked[replica] = NEVER
             total_left -= to_come(requests, r, outcome.generated[r])
-        hold(config, slots, reg, chunked, slots.computed[chunked] + tokens)
+        hold_pages(config, radix, slots, reg, replica, chunked, slots.computed[chunked] + tokens, options.radix)
         add_to_batch(config, times, state, sums, start, chunked, tokens)
         charge = paged(config, tokens)
         total_left -= charge
@@ -145,7 +174,12 @@ def schedule_prefill(
             own.is_full[replica] = 1
             return
         r = peek(config, requests, outcome, reg)
-        extend = requests.prompt_tokens[r] + outcome.generated[r]
+        total = requests.prompt_tokens[r] + outcome.generated[r]
+        hit, tip, extend, locked = 0, NEVER, total, 0
+        if options.radix:
+            tip = match(config, requests, radix, replica, r, total - 1)
+            hit = radix.end[tip]
+            extend = total - hit
         output = to_come(requests, r, outcome.generated[r])
         spare_page = config.block_size if config.block_size > 1 else 0
         if extend + output + spare_page >= total_left:
@@ -154,18 +188,36 @@ def schedule_prefill(
         charge = paged(config, extend)
         if charge >= input_left and sums[REQUESTS] > 0:
             return
+        if options.radix:  # what it is about to share can no longer be evicted
+            free = reg[FREE_BLOCKS]
+            lock(config, radix, reg, replica, tip)
+            locked = (free - reg[FREE_BLOCKS]) * config.block_size
+            if extend + output + spare_page >= total_left - locked:
+                unlock(config, radix, reg, replica, tip)
+                own.is_full[replica] = 1
+                return
         tokens = extend
         if charge > chunk_left:
             tokens = chunk_left // config.block_size * config.block_size
             if tokens <= 0 or own.chunked[replica] != NEVER:
+                if options.radix:
+                    unlock(config, radix, reg, replica, tip)
                 return
             charge, output = tokens, 0
         unlink_head(config, outcome, reg)
         reg[WAITING] -= 1
-        slot = place(config, requests, state, reg, first, r, 0)
+        slot = place(config, requests, state, reg, first, r, hit)
         if tokens < extend:
             own.chunked[replica] = slot
-        hold(config, slots, reg, slot, tokens)
+        if options.radix:
+            radix.node[slot] = tip
+            slots.held[slot] = hit // config.block_size
+            total_left -= locked
+            memory_left -= locked
+            outcome.hit_tokens[r] += hit
+            reg[HIT_TOKENS] += hit
+            reg[QUERIED_TOKENS] += total
+        hold_pages(config, radix, slots, reg, replica, slot, hit + tokens, options.radix)
         note_admission(outcome, r, now)
         add_to_batch(config, times, state, sums, start, slot, tokens)
         total_left -= charge + output
@@ -180,11 +232,23 @@ def schedule_prefill(
 
 
 @inner
-def retract(config: Config, requests: Requests, state: State, reg: Int64, replica: int, slot: int) -> None:
-    """Frees a running request's memory and puts it at the tail of the queue; its token in flight is dropped."""
+def retract(
+    config: Config,
+    options: SglangOptions,
+    requests: Requests,
+    state: State,
+    own: SglangState,
+    reg: Int64,
+    replica: int,
+    slot: int,
+) -> None:
+    """Frees a running request's memory and puts it at the tail of the queue; its token in flight is dropped. What it
+    has in the radix tree stays there, unlocked; what it generated since does not enter it."""
     slots, outcome = state.slots, state.outcome
     if slots.left[slot] != slots.unscheduled[slot]:
         drop_from_flight(config, state, reg, replica, slots.request[slot])
+    if options.radix:
+        let_go_of_path(config, own.radix, slots, reg, replica, slot)
     release(config, state.blocks, slots, reg, replica, slot)
     slots.running[slot] = 0
     free_slot(config, state, reg, replica, slot)
@@ -210,7 +274,13 @@ def blocks_of_next_decode(config: Config, state: State, reg: Int64, replica: int
 
 @inner
 def retract_until_it_fits(
-    config: Config, requests: Requests, state: State, own: SglangState, reg: Int64, replica: int
+    config: Config,
+    options: SglangOptions,
+    requests: Requests,
+    state: State,
+    own: SglangState,
+    reg: Int64,
+    replica: int,
 ) -> None:
     """Retracts at least one request, but never the last: fewest output tokens first, of equals the longest prompt."""
     slots = state.slots
@@ -230,7 +300,7 @@ def retract_until_it_fits(
             generated, prompt = requests.output_tokens[r] - slots.left[slot], requests.prompt_tokens[r]
             if generated < least or (generated == least and prompt >= longest):
                 victim, least, longest = slot, generated, prompt
-        retract(config, requests, state, reg, replica, victim)
+        retract(config, options, requests, state, own, reg, replica, victim)
     drop_finished(config, state, reg, replica)
     generated_sum, declared_sum = 0, 0
     for i in range(reg[RUNNING]):
@@ -263,7 +333,7 @@ def schedule_sglang(
     if sums[REQUESTS] == 0:
         need, rows = blocks_of_next_decode(config, state, reg, replica)
         if rows > 0 and need > reg[FREE_BLOCKS]:
-            retract_until_it_fits(config, requests, state, own, reg, replica)
+            retract_until_it_fits(config, options, requests, state, own, reg, replica)
             need, rows = blocks_of_next_decode(config, state, reg, replica)
         elif rows > 0:
             decay = (options.ratio_first - options.ratio_least) / RATIO_STEPS
@@ -272,8 +342,11 @@ def schedule_sglang(
             for i in range(reg[RUNNING]):
                 slot = slots.order[first + i]
                 if slots.unscheduled[slot] > 0:
-                    hold(config, slots, reg, slot, slots.computed[slot] + 1)
+                    tokens = slots.computed[slot] + 1
+                    hold_pages(config, own.radix, slots, reg, replica, slot, tokens, options.radix)
                     add_to_batch(config, times, state, sums, start, slot, 1)
+    if options.radix:
+        make_room(config, requests, own.radix, reg, replica)
     close_batch(config, times, state, reg, replica, batch, now)
     if reg[PREEMPTIONS] == retractions:
         return False
@@ -305,6 +378,9 @@ def advance_sglang(
         for replica in range(config.replicas):
             if regs[replica, NEXT_EVENT] == now:
                 running = regs[replica, RUNNING]
+                if options.radix:
+                    batch = replica * config.batches_in_flight + regs[replica, FLIGHT_FIRST]
+                    keep_outputs(config, requests, own.radix, state, regs[replica], replica, batch)
                 finish_batch(config, requests, state, regs[replica], replica, 0)
                 if regs[replica, RUNNING] < running:
                     own.is_full[replica] = 0

@@ -49,6 +49,7 @@ GAP_BINS = (63 - GAP_BITS) << GAP_BITS
     SCHEDULED_TOKENS,
     PREEMPTIONS,
     HIT_TOKENS,
+    HOST_HIT_TOKENS,  # those of them that came from host memory
     QUERIED_TOKENS,
     MAX_USED_BLOCKS,
     FREE_LIST_READY,
@@ -64,7 +65,7 @@ GAP_BINS = (63 - GAP_BITS) << GAP_BITS
     GONE,  # requests of the running list whose clients gave up
     CHANGED,  # 1: requests left the running list other than by finishing, for schedulers with a memory of their own
     REGS,
-) = range(31)
+) = range(32)
 
 # Columns of ``meters``: time-weighted sums of one replica, in ps times the unit.
 BUSY, USED_BLOCKS, RUNNING_REQUESTS, METERS = range(4)
@@ -134,6 +135,20 @@ class Config(NamedTuple):
     max_num_queued_tokens: int = NEVER  # prompt tokens of a replica's requests without a first token, in the same way
     client_timeout_ps: int = 0  # from arrival, after which a client gives up; 0: never
     replicas_may_be_down: int = 0  # 1: there are ``Changes``
+    frees_in_order: int = 0  # 0.11: freed blocks without a hash, too, go to the back of the free list
+    # Layers in several groups that share the pool (see ``replay.kernels.groups``); read unless there is one full group.
+    full_groups: int = 1
+    full_block_size: int = 1
+    window_groups: int = 0
+    window_block_size: int = 1
+    window_tokens: int = 1  # W of a sliding window, with the token itself; or the chunk of chunked attention
+    window_chunked: int = 0
+    window_cap_blocks: int = 0  # blocks of one window group that the admission test counts at most
+    window_ring: int = 0  # more than a window group of one request ever keeps, with prefix caching
+    state_blocks: int = 0  # blocks of fixed state that a request holds
+    host_blocks: int = 0  # of the prefix cache's second tier, see ``replay.kernels.offload``
+    host_block_ps: int = 0  # copying one back
+    host_latency_ps: int = 0  # once for all that a step copies back
 
 
 (
@@ -158,6 +173,18 @@ RANKS_A_TOKEN = 10**6
 """Ranks of the orders by length count in millionths of a token, so that ageing needs no fractions."""
 
 
+class Texts(NamedTuple):
+    """Prompts that extend earlier ones (see ``replay.kernels.texts``); all shape (0,) where none does."""
+
+    of_request: Int64 = np.zeros(0, np.int64)  # the text of each request
+    shared_tokens: Int64 = np.zeros(0, np.int64)  # by text, as are the next: its leading tokens that an earlier one has
+    up: Int64 = np.zeros(0, np.int64)  # the nearest earlier text of its chain that shares less; itself at the root
+    jump: Int64 = np.zeros(0, np.int64)  # one farther along ``up``
+
+
+NO_TEXTS = Texts()
+
+
 class Requests(NamedTuple):
     """Input, one entry a request, in arrival order."""
 
@@ -170,6 +197,7 @@ class Requests(NamedTuple):
     max_tokens: Int64 = np.zeros(0, np.int64)  # output a reservation counts with, >= output_tokens; (0,) without
     after: Int64 = np.zeros(0, np.int64)  # closed loop: the earlier request that must end first, or NEVER; (0,) without
     delay_ps: Int64 = np.zeros(0, np.int64)  # from that end to the arrival; (0,) without
+    texts: Texts = NO_TEXTS
 
 
 class Outcome(NamedTuple):
@@ -200,6 +228,8 @@ class Slots(NamedTuple):
     held: Int64  # KV blocks
     room: Int64  # tokens those blocks hold: held * block_size
     cached: Int64  # leading blocks that carry a hash (prefix caching)
+    covered: Int64  # tokens that the blocks reach to (several groups)
+    first_live: Int64  # first block that window groups keep
     last_ps: Int64
     running: Int32  # 0 after preemption while a token is still in flight
     order: UInt32  # running list in admission order
@@ -224,10 +254,24 @@ class Flight(NamedTuple):
     scheduled_ps: Int64
 
 
+class HostTier(NamedTuple):
+    """Blocks in host memory, ``host_blocks + 1`` entries a replica: the last is the sentinel of the list, which starts
+    with the least recently used. Shape (0,) arrays without the tier."""
+
+    reg: Int64  # shape (replicas, HOST_REGS)
+    key: Int64
+    next: Int32
+    previous: Int32
+    bucket_key: Int64
+    bucket_entry: Int32
+
+
+HOST_BLOCKS, LOADED_BLOCKS, HOST_REGS = range(3)
+
+
 class Blocks(NamedTuple):
-    """Block identities, for prefix caching only (shape (0,) arrays otherwise). ``num_blocks + 1`` entries a replica:
-    the
-    last is the sentinel of the free list."""
+    """Block identities, for prefix caching only (shape (0,) arrays otherwise). ``table`` has a row a slot, the others
+    ``num_blocks + 1`` entries a replica: the last is the sentinel of the free list."""
 
     table: Int32
     next: Int32
@@ -239,6 +283,7 @@ class Blocks(NamedTuple):
     bucket_key: Int64
     bucket_block: Int32
     found: Int32  # blocks of the last lookup
+    host: HostTier
 
 
 class StepTimes(NamedTuple):
@@ -312,6 +357,7 @@ def new_state(config: Config, n: int) -> State:
     i64, i32 = np.int64, np.int32
     caching = bool(config.prefix_caching)
     regs = new_registers(config)
+    row = config.table_width * config.full_groups + config.window_ring * config.window_groups
     blocks = config.replicas * (config.num_blocks + 1) if caching else 0
     buckets = config.replicas * bucket_count(config.num_blocks) if caching else 0
     return State(
@@ -326,6 +372,8 @@ def new_state(config: Config, n: int) -> State:
             held=np.zeros(slots, i64),
             room=np.zeros(slots, i64),
             cached=np.zeros(slots, i64),
+            covered=np.zeros(slots, i64),
+            first_live=np.zeros(slots, i64),
             last_ps=np.zeros(slots, i64),
             running=np.zeros(slots, i32),
             order=np.arange(slots, dtype=np.uint32),
@@ -342,7 +390,7 @@ def new_state(config: Config, n: int) -> State:
             scheduled_ps=np.zeros(ring, i64),
         ),
         blocks=Blocks(
-            table=np.zeros(slots * config.table_width if caching else 0, i32),
+            table=np.zeros(slots * row if caching else 0, i32),
             next=np.zeros(blocks, i32),
             previous=np.zeros(blocks, i32),
             hash=np.full(blocks, NEVER, i64),
@@ -351,7 +399,8 @@ def new_state(config: Config, n: int) -> State:
             twin_previous=np.full(blocks, NEVER, i32),
             bucket_key=np.zeros(buckets, i64),
             bucket_block=np.full(buckets, NEVER, i32),
-            found=np.zeros(config.table_width, i32),
+            found=np.zeros(row, i32),
+            host=new_host_tier(config),
         ),
         meters=new_meters(config, regs),
         outcome=new_outcome(config, n),
@@ -363,6 +412,21 @@ def new_state(config: Config, n: int) -> State:
         ),
         arrivals=Arrivals(*(np.zeros(0, np.int64) for _ in range(5))),
         changes=Changes(*(np.zeros(0, np.int64) for _ in range(3))),
+    )
+
+
+def new_host_tier(config: Config) -> HostTier:
+    """Empty host memory."""
+    is_on = config.prefix_caching and config.host_blocks > 0
+    entries = config.replicas * (config.host_blocks + 1) if is_on else 0
+    buckets = config.replicas * bucket_count(config.host_blocks) if is_on else 0
+    return HostTier(
+        reg=np.zeros((config.replicas, HOST_REGS), np.int64),
+        key=np.zeros(entries, np.int64),
+        next=np.arange(entries, dtype=np.int32),
+        previous=np.arange(entries, dtype=np.int32),
+        bucket_key=np.zeros(buckets, np.int64),
+        bucket_entry=np.full(buckets, NEVER, np.int32),
     )
 
 

@@ -187,12 +187,20 @@ def memory_breakdown(deployment: Deployment) -> MemoryBreakdown:
         if unused_gib < 0:
             kv_gib, unused_gib = memory.kv_gib, memory.unused_gib
             notes.append("this override is more than the GPU's memory holds: the engine would run out of memory")
-    if override is not None or layout.group_count > 1:
+    follows_groups = deployment.layer_groups is not None
+    if override is not None and follows_groups:
+        kv_tokens = int(concurrency * deployment.engine.max_model_len)
+    elif override is not None or (layout.group_count > 1 and not follows_groups):
         kv_tokens = blocks * deployment.block_size
-    if override is None and layout.group_count > 1:
+    if override is None and layout.group_count > 1 and not follows_groups:
         notes.append(
             f"{blocks} blocks of whole-context capacity are replayed; the engine counts {memory.kv_blocks} blocks over "
             f"{layout.group_count} groups of layers and prints {memory.kv_tokens} tokens"
+        )
+    if follows_groups and layout.group_count > 1:
+        notes.append(
+            f"{blocks} blocks are shared by {layout.group_count} groups of layers, and a request takes some in each: "
+            "tokens are those of requests of max_model_len"
         )
     parts = (
         ("weights", memory.weights_gib),

@@ -26,7 +26,7 @@ _PS = 1e12
 
 def caches_prefixes(workload: Workload, deployment: Deployment) -> bool:
     """Whether prefix caching acts: the engine has it on and the workload says which prefixes are shared."""
-    return workload.prefix is not None and deployment.engine.enable_prefix_caching
+    return workload.shares_prompts and deployment.caches_prefixes
 
 
 def idle_value_s(objective: Objective, workload: Workload, deployment: Deployment) -> float:
@@ -37,8 +37,8 @@ def idle_value_s(objective: Objective, workload: Workload, deployment: Deploymen
     part = workload.scored_part
     prompt, output = workload.prompt_tokens[part], workload.output_tokens[part]
     cached = np.zeros_like(prompt)
-    if workload.prefix is not None and caches_prefixes(workload, deployment):
-        cached = np.minimum(workload.prefix.reusable_tokens[part], prompt - 1)  # the best that any cache can do
+    if caches_prefixes(workload, deployment):
+        cached = np.minimum(workload.reusable_tokens[part], prompt - 1)  # the best that any cache can do
     new = prompt - cached
     chunk = min(deployment.engine.max_num_batched_tokens, len(record.rest_ps) - 1)
     fastest = np.minimum.accumulate(record.rest_ps[:0:-1])[::-1]  # [T - 1]: of T tokens or more

@@ -28,19 +28,30 @@ KV_NOTE = (
 )
 
 
+GROUPS_NOTE = (
+    "KV use over time is not estimated for models whose layers form several groups; "
+    "its exact mean and maximum are under load, counts and use."
+)
+
+
 def timeline_part(result: ReplayResult, deployment: Deployment, bin_s: float | None) -> Timeline:
     """The timeline in bins of ``bin_s`` seconds, or of a width that suits; floats to six significant digits."""
     capacity = None
-    if deployment.decode is None:
+    if deployment.decode is None and deployment.layer_groups is None:
         capacity = KvCapacity(deployment.usable_blocks * deployment.engines, deployment.block_size)
     made = build_timeline(result, bin_s, capacity)
     notes = [METHOD_NOTE]
     if made.kv_usage is not None:
         notes.append(KV_NOTE)
+    elif capacity is None:
+        notes.append(GROUPS_NOTE)
     if bin_s is not None and made.bin_s != bin_s:
         notes.append(f"Bins of {bin_s:g} s would be more than {MOST_BINS}: they are {made.bin_s:g} s wide.")
     pools = [deployment] if deployment.decode is None else [deployment, deployment.decode]
-    seats = sum(pool.engine.max_num_seqs * count for pool, (count, _) in zip(pools, deployment.groups, strict=True))
+    seats = sum(
+        pool.engine.max_num_seqs * count
+        for pool, (count, _) in zip(pools, deployment.tensor_parallel_groups, strict=True)
+    )
     return Timeline(
         bin_s=made.bin_s,
         start_s=_floats(made.start_s),

@@ -177,7 +177,7 @@ def build_replay_report(
             span_s=workload.span_s,
             saturated=result.saturated,
             burst=result.offered_rps is None,
-            groups=deployment.groups,
+            groups=deployment.tensor_parallel_groups,
         ),
         memory=memory_breakdown(deployment),
         engine=engine,

@@ -43,7 +43,7 @@ def whole_text(deployment: Deployment) -> str:
     if deployment.decode is None:
         ranks = deployment.engine.data_parallel_size
         return deployment_text(deployment.gpu.key, deployment.spec.tp, deployment.replicas, ranks)
-    (prefills, prefill_tp), (decodes, decode_tp) = deployment.groups
+    (prefills, prefill_tp), (decodes, decode_tp) = deployment.tensor_parallel_groups
     return (
         f"{deployment.gpus} x {deployment.gpu.key} ({prefills} prefill replica{'' if prefills == 1 else 's'} of tp "
         f"{prefill_tp}, {decodes} decode replica{'' if decodes == 1 else 's'} of tp {decode_tp})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ from replay.errors import FieldError, TraceError
 from replay.specs import Transform
 from replay.traces import canonical
 from replay.traces.chains import chain_note, check_extent, copies_of, find_chains
-from replay.workload import MAX_SPAN_S, NO_LABEL, Labels, PrefixBlocks, Workload
+from replay.traces.sharing import copies_apart, prefix_blocks, sessions_note, turns_of_sessions
+from replay.workload import MAX_SPAN_S, NO_LABEL, Labels, Workload
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -49,14 +51,15 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
 
     Raises:
         TraceError: an empty window, nothing with lengths in it, more left out than ``max_excluded_share`` allows,
-            nothing left to score, requests that wait for each other, or a window beyond what picoseconds can count.
+            nothing left to score, requests that wait for each other, prefixes asked of sessions that there are not, or
+            a window beyond what picoseconds can count.
     """
     meta = canonical.read_meta(path)
     scan = pl.scan_parquet(path, glob=False)
     present = scan.collect_schema()
     columns = ["arrival_ns", "prompt_tokens", "output_tokens", "status"]
     columns += [name for name in ("tenant", "priority") if name in present]
-    with_blocks = bool(meta.block_size_tokens) and meta.prefix_scope == "global" and "prefix_blocks" in present
+    with_blocks = bool(meta.block_size_tokens) and "prefix_blocks" in present
     if with_blocks:
         columns.append("prefix_blocks")
     if "max_tokens" in present:
@@ -99,10 +102,14 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
         check_extent(arrival_ns)
     prompt = table["prompt_tokens"].to_numpy()
     output = table["output_tokens"].to_numpy()
-    prefix = _prefix_blocks(table["prefix_blocks"], meta.block_size_tokens) if with_blocks else None
+    session = table["session"].to_numpy() if has_sessions and (table["session"] >= 0).any() else None
+    prefix = None
+    if with_blocks:
+        nobody = np.full(table.height, -1, np.int64)
+        scope = None if meta.prefix_scope == "global" else nobody if session is None else session
+        prefix = prefix_blocks(table["prefix_blocks"], meta.block_size_tokens, scope)
     tenant, priority_class = (_labels(table[name]) if name in columns else None for name in ("tenant", "priority"))
     priority = _priorities(table["priority"]) if "priority" in columns else None
-    session = table["session"].to_numpy() if has_sessions and (table["session"] >= 0).any() else None
     declared = table["max_tokens"].fill_null(0).to_numpy() if "max_tokens" in columns else None
     notes = _notes(transform, excluded, in_window)
     if loop is not None:
@@ -118,7 +125,7 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
         tenant, priority_class = _take(tenant, index), _take(priority_class, index)
         notes.append(note)
         if prefix is not None:
-            prefix = _copies_apart(prefix.take(index), copy)
+            prefix = copies_apart(prefix.take(index), copy)
             notes.append(
                 "Copies share no prompt prefix with the requests they copy, so prefix reuse is not overstated."
             )
@@ -131,6 +138,7 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
             )
     # Copies: polars hands out read-only views, and a kernel compiles anew for those.
     arrival_ps = np.array(arrival_ns * PS_PER_NS, dtype=np.int64)
+    follows = turns_of_sessions(session, prefix) if transform.prefix_from_sessions else None
     scored = _scored(arrival_ps, transform, span_s)
     if scored is not None:
         notes.append(
@@ -138,7 +146,7 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
             f"{transform.warmup_s:g} s and before the last {transform.cooldown_s:g} s; the others are replayed, and "
             "count in the load and in use, not in latencies, objectives, goodput and splits."
         )
-    return Workload(
+    workload = Workload(
         arrival_ps=arrival_ps,
         prompt_tokens=np.array(prompt, dtype=np.int64),
         output_tokens=np.array(output, dtype=np.int64),
@@ -154,7 +162,12 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
         priority_class=priority_class,
         scored=scored,
         closed_loop=loop,
+        follows=follows,
     )
+    if follows is None:
+        return workload
+    note = sessions_note(workload.prompt_tokens, follows, workload.shared_tokens)
+    return replace(workload, notes=(*workload.notes, note))
 
 
 def _scored(arrival_ps: Int64Array, transform: Transform, span_s: float) -> tuple[int, int] | None:
@@ -252,28 +265,12 @@ def _notes(transform: Transform, excluded: dict[str, int], in_window: int) -> li
     return notes
 
 
-def _prefix_blocks(column: pl.Series, block_tokens: int | None) -> PrefixBlocks | None:
-    """The list column as flat arrays; rows without ids have none."""
-    counts = column.list.len().fill_null(0).to_numpy().astype(np.int64)
-    if not block_tokens or counts.sum() == 0:
-        return None
-    ids = column.filter(counts > 0).explode().to_numpy()
-    start = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-    return PrefixBlocks(start, np.array(ids, dtype=np.int64), block_tokens)
-
-
 def _priorities(column: pl.Series) -> Int64Array | None:
     """Priorities as numbers, 0 (vLLM's default) where a request has none; ``None`` where any is not a whole number."""
     numbers = column.cast(pl.Int64, strict=False)
     if column.null_count() == len(column) or numbers.null_count() > column.null_count():
         return None
     return np.array(numbers.fill_null(0).to_numpy(), dtype=np.int64)
-
-
-def _copies_apart(prefix: PrefixBlocks, copy: Int64Array) -> PrefixBlocks:
-    """Gives each copy ids of its own: requests share a prefix within a copy, never across."""
-    shift = np.repeat(copy, np.diff(prefix.start)) * (int(prefix.ids.max(initial=0)) + 1)
-    return PrefixBlocks(prefix.start, prefix.ids + shift, prefix.block_tokens)
 
 
 def _busiest_second(times_ns: Int64Array) -> int:

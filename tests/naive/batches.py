@@ -28,6 +28,7 @@ class Request:
     first: int = -1
     last: int = -1
     preemptions: int = 0
+    hits: int = 0
     refused: bool = False
     after: int = -1
     """The request that must end first; its arrival is then ``delay`` after that."""
@@ -75,6 +76,9 @@ class Twin:
     def schedule(self, now: int) -> None:
         raise NotImplementedError
 
+    def before_output(self, e: Entry) -> None:
+        """A request is about to get its token."""
+
     def on_finish(self) -> None:
         """Requests have left."""
 
@@ -121,6 +125,7 @@ class Twin:
             r = e.r
             if not e.emits or e.life != r.life:
                 continue
+            self.before_output(e)
             r.flying -= 1
             r.gen += 1
             if r.first < 0:

@@ -17,6 +17,8 @@ class Sglang(Twin):
     ratio_least: float = 0.098
     chunked: Request | None = None
     full: bool = False
+    took: int = 0
+    """Pages of the batch being built."""
 
     def __post_init__(self) -> None:
         self.ratio = self.ratio_first
@@ -28,12 +30,40 @@ class Sglang(Twin):
         self.full = False
 
     def schedule(self, now: int) -> None:
+        self.took = 0
         self.prefill(now)
         if not self.batch:
             self.decode()
+        self.make_room(self.took)
 
     def page_up(self, tokens: int) -> int:
         return ceil_div(tokens, self.bs) * self.bs
+
+    def hold(self, r: Request, tokens: int) -> None:
+        before = r.blocks
+        super().hold(r, tokens)
+        self.took += r.blocks - before
+
+    # --- what a radix cache adds ---
+    def sort_queue(self) -> None:
+        """Orders the waiting requests."""
+
+    def keep(self, r: Request, tokens: int) -> None:
+        """The first tokens of a running request may be shared from now on."""
+
+    def match(self, r: Request) -> int:
+        """Cached tokens that a waiting request may use."""
+        return 0
+
+    def lock(self, r: Request) -> int:
+        """Keeps what was matched; returns tokens that can be evicted no more."""
+        return 0
+
+    def unlock(self, r: Request) -> None:
+        """Undoes ``lock``."""
+
+    def make_room(self, pages: int) -> None:
+        """The batch took so many pages."""
 
     def prefill(self, now: int) -> None:
         if self.chunked is None and (self.full or not self.waiting):
@@ -42,6 +72,9 @@ class Sglang(Twin):
         if self.chunked is None and len(others) >= self.slots:
             self.full = True
             return
+        self.sort_queue()
+        if self.chunked is not None:
+            self.keep(self.chunked, self.chunked.comp)
         free = self.free * self.bs
         total = free - sum(min(r.M - r.gen, CLIP) for r in others) * self.ratio
         memory, inputs = free, self.max_prefill_tokens
@@ -73,19 +106,32 @@ class Sglang(Twin):
                 return
             r = self.waiting[0]
             output = min(r.M - r.gen, CLIP)
-            if r.todo + output + (self.bs if self.bs > 1 else 0) >= total:
+            hit = self.match(r)
+            extend = r.todo - hit
+            spare = self.bs if self.bs > 1 else 0
+            if extend + output + spare >= total:
                 self.full = True
                 return
-            if self.page_up(r.todo) >= inputs and self.batch:
+            if self.page_up(extend) >= inputs and self.batch:
                 return
-            tokens = r.todo
-            if self.page_up(r.todo) > chunk:
+            locked = self.lock(r)
+            if extend + output + spare >= total - locked:
+                self.unlock(r)
+                self.full = True
+                return
+            tokens = extend
+            if self.page_up(extend) > chunk:
                 tokens, output = chunk // self.bs * self.bs, 0
                 if tokens <= 0 or self.chunked is not None:
+                    self.unlock(r)
                     return
                 self.chunked = r
+            total -= locked
+            memory -= locked
             self.admit(r, now)
-            self.hold(r, tokens)
+            r.comp = hit
+            r.hits += hit
+            self.hold(r, hit + tokens)
             self.add(r, tokens)
             charge(tokens, output)
             if total <= 0 or memory <= 0:

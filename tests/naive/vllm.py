@@ -34,6 +34,10 @@ class Config:
     """How many of so many drafts of a request are accepted now."""
     draft_step: tuple[int, int] = (0, 0)
     """A draft pass: ps, and millionths of the model's own decode step."""
+    frees_in_order: bool = False
+    host_blocks: int = 0
+    """Blocks that host memory keeps of those evicted; copying back costs the step ``host_cost`` = (once, a block)."""
+    host_cost: tuple[int, int] = (0, 0)
 
 
 @dataclass(eq=False)
@@ -48,6 +52,8 @@ class Request:
     segments: tuple[int, ...] = ()
     """What the prompt's leading pieces of ``segment_tokens`` tokens hold; equal pieces are equal text."""
     segment_tokens: int = 1
+    text: tuple[object, ...] = ()
+    """Where prompts extend earlier texts: every token of prompt and output, named after who first wrote it."""
     comp: int = 0
     gen: int = 0
     placeholders: int = 0
@@ -70,7 +76,10 @@ class Request:
         return (self.priority, self.index)
 
     def block_hash(self, i: int, bs: int) -> tuple[object, ...]:
+        """What block ``i`` holds, with all before it."""
         last = (i + 1) * bs - 1
+        if self.text:
+            return ("text", self.text[: last + 1])
         if last < min(self.P, len(self.segments) * self.segment_tokens):
             return ("text", self.segments[: last // self.segment_tokens + 1], last)
         if self.prefix is not None and (i + 1) * bs <= min(self.prefix[1], self.P):
@@ -88,7 +97,11 @@ class Block:
 class Pool:
     """Blocks in eviction order; hashed blocks stay findable while free."""
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int, in_order: bool = False, host_size: int = 0) -> None:
+        self.in_order = in_order
+        self.host_size = host_size
+        self.host: list[tuple[object, ...]] = []
+        """Names of blocks in host memory, the one used least lately first."""
         self.free = [Block(i) for i in range(n)]
         self.cached: dict[tuple[object, ...], list[Block]] = {}
 
@@ -99,9 +112,16 @@ class Pool:
             same.remove(block)
             if not same:
                 del self.cached[block.hash]
+            self.to_host(block.hash)
             block.hash = None
         block.refs = 1
         return block
+
+    def to_host(self, name: tuple[object, ...]) -> None:
+        if name in self.host:
+            self.host.remove(name)
+        self.host.append(name)
+        self.host = self.host[max(0, len(self.host) - self.host_size) :]
 
     def touch(self, block: Block) -> None:
         if block.refs == 0:
@@ -114,6 +134,9 @@ class Pool:
             block.refs -= 1
             if block.refs == 0:
                 done.append(block)
+        if self.in_order:
+            self.free += done
+            return
         self.free = [b for b in done if b.hash is None] + self.free + [b for b in done if b.hash is not None]
 
 
@@ -124,7 +147,7 @@ def ceil_div(a: int, b: int) -> int:
 class Engine:
     def __init__(self, config: Config, requests: list[Request]) -> None:
         self.c = config
-        self.pool = Pool(config.blocks)
+        self.pool = Pool(config.blocks, config.frees_in_order, config.host_blocks)
         self.pending = sorted(requests, key=lambda r: (r.arrival, r.index))
         self.requests = requests
         self.waiting: list[Request] = []
@@ -134,6 +157,9 @@ class Engine:
         self.scheduled = 0
         self.hits = 0
         self.gaps: list[int] = []
+        self.host_hits = 0
+        self.loading: dict[int, int] = {}
+        """Time that a scheduled batch spends on copies from the host, by the batch's identity."""
 
     # --- memory -------------------------------------------------------------------------------------------------
     def lookup(self, r: Request) -> list[Block]:
@@ -146,6 +172,28 @@ class Engine:
                 break
             found.append(same[0])
         return found
+
+    def on_host(self, r: Request, first: int) -> list[tuple[object, ...]]:
+        """Names of the blocks of ``r`` from ``first`` on that host memory has, up to the first miss."""
+        names = []
+        for i in range(first, (r.num_tokens - 1) // self.c.bs if self.c.host_blocks else first):
+            if r.block_hash(i, self.c.bs) not in self.pool.host:
+                break
+            names.append(r.block_hash(i, self.c.bs))
+        return names
+
+    def hit_tokens(self, found: list[Block]) -> int:
+        return len(found) * self.c.bs
+
+    def asks(self, tokens: int, found: list[Block]) -> int:
+        """Free blocks that the admission test wants for so many tokens; cached blocks that are free count."""
+        return ceil_div(tokens, self.c.bs) - len(found) + sum(1 for b in found if b.refs == 0)
+
+    def take(self, r: Request, found: list[Block]) -> None:
+        for b in found:
+            self.pool.touch(b)
+        r.blocks = list(found)
+        r.cached_blocks = len(found)
 
     def cache(self, r: Request, tokens: int) -> None:
         if not self.c.caching:
@@ -175,6 +223,7 @@ class Engine:
         c = self.c
         budget = c.B
         batch: dict[int, tuple[Request, int, int]] = {}
+        loaded = 0
         thr = c.thr if c.thr_binds_lone_request or len(self.running) + len(self.waiting) > 1 else 0
         preempted_any = False
         i = 0
@@ -219,7 +268,8 @@ class Engine:
                     break
                 r = queue[0] if c.policy == "fcfs" else min(queue, key=lambda x: (x.rank, x.index))
                 hit_blocks = self.lookup(r)
-                hit = len(hit_blocks) * c.bs
+                on_host = self.on_host(r, len(hit_blocks))
+                hit = self.hit_tokens(hit_blocks) + len(on_host) * c.bs
                 q = r.num_tokens - hit
                 if 0 < thr < q:
                     q = thr
@@ -229,21 +279,20 @@ class Engine:
                     passed.append(r)
                     continue
                 q = min(q, budget)
-                free_hits = sum(1 for b in hit_blocks if b.refs == 0)
                 wm = int(c.watermark * (c.blocks + 1)) if self.running else 0
                 room = len(self.pool.free) - wm
-                if c.full_isl and ceil_div(r.num_tokens, c.bs) - len(hit_blocks) + free_hits > room:
+                if c.full_isl and self.asks(r.num_tokens, hit_blocks) > room:
                     break
-                if ceil_div(hit + q, c.bs) - len(hit_blocks) + free_hits > room:
+                if self.asks(hit + q, hit_blocks) > room:
                     break
                 self.waiting.remove(r)
                 self.running.append(r)
                 r.state = "running"
-                for b in hit_blocks:
-                    self.pool.touch(b)
-                r.blocks = list(hit_blocks)
-                r.cached_blocks = len(hit_blocks)
+                self.take(r, hit_blocks)
                 r.comp = hit
+                for name in on_host:
+                    self.pool.to_host(name)
+                loaded += len(on_host)
                 self.hits += hit
                 r.hits += hit
                 assert self.grow(r, hit + q)
@@ -254,11 +303,14 @@ class Engine:
             if passed and c.policy == "fcfs":
                 # Each was put in front of a queue of their own, and that one in front of this.
                 self.waiting = passed[::-1] + [r for r in self.waiting if r not in passed]
+        self.host_hits += loaded * c.bs
         for r, q, _ in batch.values():
             r.comp += q
             if r.comp >= r.num_tokens + r.placeholders:
                 r.placeholders += 1
-        return list(batch.values())
+        rows = list(batch.values())
+        self.loading[id(rows)] = c.host_cost[0] + loaded * c.host_cost[1] if loaded else 0
+        return rows
 
     def preempt(self, r: Request) -> None:
         self.free(r)
@@ -284,7 +336,7 @@ class Engine:
         if any(comp + q > r.num_tokens for r, q, comp in batch):
             alone, share = self.c.draft_step
             drafting = self.c.g * (alone + (max(w, a * len(like_decodes)) + o + b * K) // 1000 * share // 1000)
-        return max(w, a * T) + b * K + e2 * A2 + o + drafting
+        return max(w, a * T) + b * K + e2 * A2 + o + drafting + self.loading.get(id(batch), 0)
 
     def process(self, batch: list[tuple[Request, int, int]], end: int) -> None:
         for r, q, comp in batch:

@@ -56,7 +56,7 @@ def test_experts_are_split_and_the_rest_is_on_every_rank() -> None:
 
 def test_a_replica_is_a_group_of_ranks() -> None:
     found = deployment(4, replicas=2)
-    assert (found.groups, found.gpus, found.engines, found.replicas) == (((8, 1),), 8, 8, 2)
+    assert (found.tensor_parallel_groups, found.gpus, found.engines, found.replicas) == (((8, 1),), 8, 8, 2)
     assert whole_text(found) == "8 x H100-SXM (2 replicas of 4 data-parallel ranks of tp 1)"
     assert found.engine.settings()["data_parallel_size"] == 4
     assert "data_parallel_size" not in deployment(1, LLAMA).engine.settings()

@@ -60,7 +60,7 @@ def test_each_pool_has_its_own_parallelism_memory_and_knobs() -> None:
     assert (found.memory.tp, found.decode.memory.tp) == (2, 1)
     assert found.usable_blocks > 2 * found.decode.usable_blocks
     assert (found.engine.max_num_seqs, found.decode.engine.max_num_seqs) == (1024, 64)
-    assert (found.groups, found.gpus, found.replicas) == (((1, 2), (3, 1)), 5, 4)
+    assert (found.tensor_parallel_groups, found.gpus, found.replicas) == (((1, 2), (3, 1)), 5, 4)
     assert whole_text(found) == "5 x H100-SXM (1 prefill replica of tp 2, 3 decode replicas of tp 1)"
 
 

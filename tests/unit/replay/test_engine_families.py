@@ -16,7 +16,7 @@ from replay.errors import SpecError
 from replay.hardware.catalogue import shipped_catalogue
 from replay.simulate import simulate
 from replay.specs import DeploymentSpec, EngineSpec
-from replay.workload import Workload
+from replay.workload import PrefixBlocks, Workload
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 PS = 10**12
@@ -88,7 +88,7 @@ def test_a_result_says_that_the_preset_was_not_compared_with_recordings(preset: 
     notes = " ".join(deployment(preset).notes)
     assert "not compared with recordings" in notes
     assert "max_tokens_default" in notes
-    assert "every prompt is computed in full" in notes
+    assert ("every prompt is computed in full" in notes) == (preset != "sglang")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,8 @@ def test_a_result_says_that_the_preset_was_not_compared_with_recordings(preset: 
         ("sglang", {"chunked_prefil_size": 1}, "unknown engine knob"),
         ("sglang", {"max_num_seqs": 8}, "unknown engine knob"),
         ("sglang", {"chunked_prefill_size": 8, "page_size": 16}, "is below page_size"),
-        ("sglang", {"schedule_policy": "lpm"}, "none of fcfs"),
+        ("sglang", {"schedule_policy": "dfs-weight"}, "none of fcfs, lpm"),
+        ("sglang", {"schedule_policy": "lpm", "disable_radix_cache": True}, "turns the cache off"),
         ("sglang", {"enable_mixed_chunk": True}, "not replayed"),
         ("sglang", {"context_length": 10**6}, "exceeds what the model"),
         ("trtllm", {"capacity_scheduler_policy": "greedy"}, "GUARANTEED_NO_EVICT, MAX_UTILIZATION"),
@@ -201,3 +202,36 @@ def test_whole_life_reservation_admits_fewer_than_on_demand_blocks() -> None:
     assert reserved.preemptions == 0
     assert reserved.batch_mean < on_demand.batch_mean
     assert reserved.kv_usage_max < on_demand.kv_usage_max
+
+
+# --- SGLang's radix cache ---
+
+
+def chat(turns: int, sessions: int) -> Workload:
+    """Sessions that grow by 60 prompt and 40 output tokens a turn, 20 s apart."""
+    k, s = np.divmod(np.arange(turns * sessions), sessions)
+    arrival = k * 20 * PS + s * PS // 100
+    follows = np.where(k > 0, np.arange(len(k)) - sessions, -1)
+    return Workload(arrival, 100 * k + 60, np.full(len(k), 40), turns * 20.0, follows=follows)
+
+
+@pytest.mark.parametrize(("page", "policy"), [(1, "fcfs"), (64, "lpm")])
+def test_sglang_finds_the_turn_before_to_the_page(page: int, policy: str) -> None:
+    load, k = chat(5, 4), np.arange(20) // 4
+    result = simulate(load, deployment("sglang", page_size=page, schedule_policy=policy, max_tokens_default=64))
+    assert result.requests.hit_tokens.tolist() == np.where(k, (100 * k - 1) // page * page, 0).tolist()
+    assert result.kv_usage_max < 0.01, "cached text that nobody reads is free to be evicted"
+    off = simulate(load, deployment("sglang", page_size=page, disable_radix_cache=True, max_tokens_default=64))
+    assert off.prefix_hit_rate is None
+    assert result.ttft_s[4:].mean() < off.ttft_s[4:].mean()
+
+
+def test_sglang_shares_by_block_ids_and_on_replicas_of_its_own() -> None:
+    n = 12
+    start, ids = 2 * np.arange(n + 1), np.stack([np.zeros(n, np.int64), np.arange(n) + 1], axis=1).ravel()
+    prefix = PrefixBlocks(start, ids, 512)
+    load = Workload(np.arange(n) * PS, np.full(n, 900), np.full(n, 4), float(n), prefix=prefix)
+    one = simulate(load, deployment("sglang", max_tokens_default=64)).requests.hit_tokens
+    assert one.tolist() == [0] + [512] * (n - 1)
+    three = deployment("sglang", replicas=3, router="prefix_aware", max_tokens_default=64)
+    assert simulate(load, three).requests.hit_tokens.sum() >= 512 * (n - 3)

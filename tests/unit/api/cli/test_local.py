@@ -162,6 +162,23 @@ def test_a_trim_that_scores_nothing_is_refused_with_the_cure(trace: Path) -> Non
     assert "shorten warmup_s and cooldown_s" in invoke(*words, exit_code=2).output
 
 
+def test_sharing_from_sessions_is_asked_for_named_and_refused_without_sessions(trace: Path, tmp_path: Path) -> None:
+    chat = tmp_path / "chat.csv"
+    rows = [f"{30 * turn + s},{100 * turn + 60},40,session-{s}" for turn in range(4) for s in range(5)]
+    chat.write_text("\n".join(["arrival_s,prompt_tokens,output_tokens,session", *rows]) + "\n")
+    words = ("replay", chat, *MODEL, "--gpu", "H100-SXM", "--json")
+    plain = json.loads(invoke(*words).stdout)
+    asked = json.loads(invoke(*words, "--prefix-from-sessions").stdout)
+    assert "from sessions" not in json.dumps(plain)
+    assert "Prompt prefixes from sessions, an assumption: each of the 15 requests" in json.dumps(asked)
+    assert asked["prefix_hit_rate"] > 0.5
+    in_words = invoke(*words[:-1], "--prefix-from-sessions").stdout
+    assert "each turn of a session is taken to begin with the turn before it" in in_words
+    refused = invoke("replay", trace, *MODEL, "--gpu", "H100-SXM", "--prefix-from-sessions", exit_code=2)
+    assert "--prefix-from-sessions" in refused.stderr
+    assert "map a column to session" in refused.stderr
+
+
 def test_replay_in_words(trace: Path) -> None:
     answer = invoke("replay", trace, *MODEL, "--gpu", "H100-SXM", "--growth", "2")
     assert "at 2 times the load" in answer.stdout

@@ -31,6 +31,7 @@ FULL = PlanSpec.model_validate(
             "window_end_s": 3600.0,
             "warmup_s": 30.0,
             "cooldown_s": 12.5,
+            "prefix_from_sessions": True,
         },
         "engine": {"preset": "vllm-0.11", "overrides": {"max_num_seqs": 64, "enforce_eager": True, "watermark": 0.02}},
         "router": "least_outstanding",

@@ -246,8 +246,11 @@ def test_an_override_of_the_blocks_is_what_the_memory_shows() -> None:
 
 def test_blocks_of_layers_in_groups_are_those_that_are_replayed() -> None:
     memory = replay_report(0.5, model="google/gemma-3-4b-it").memory
-    assert memory.kv_tokens == memory.kv_blocks * memory.block_size
-    assert any("groups of layers" in note for note in memory.notes)
+    assert memory.kv_tokens == int(memory.max_concurrency * 131_072)
+    assert any(f"{memory.kv_blocks} blocks are shared by 7 groups of layers" in note for note in memory.notes)
+    forced = replay_report(0.5, model="google/gemma-3-4b-it", overrides={"num_gpu_blocks_override": 90_001}).memory
+    assert forced.kv_blocks == 90_000
+    assert forced.kv_tokens == int(forced.max_concurrency * 131_072)
 
 
 def test_a_replay_document_stays_small_and_says_how_time_was_cut() -> None:
