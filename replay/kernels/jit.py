@@ -42,7 +42,7 @@ def is_cached(module: str) -> bool:
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
     """Compiles for nopython mode, cached on disk, without the interpreter lock, in exact (not fast) arithmetic."""
-    return _compile(function)
+    return _compile(function, no_cfunc_wrapper=True)
 
 
 # What only kernels call needs no entry from Python. Making one for a function of the whole state, some hundred arrays,
