@@ -17,6 +17,7 @@ from replay.errors import FieldError, SpecError
 from replay.faults import plain_faults
 from replay.specs_base import Spec
 from replay.specs_cluster import ColdStart, Failure, check_replicas, downtimes
+from replay.specs_transform import Transform
 
 Metric = Literal["ttft", "itl", "tpot", "e2e", "queue"]
 Router = Literal[
@@ -138,33 +139,6 @@ def parse_objective(text: str) -> Objective:
         what = "; ".join(f"{one.field}: {one.detail}" if one.field else one.detail for one in said)
         detail = f"impossible objective {text[:100]!r}: {what or 'the limit must be a number above 0'}"
         raise SpecError("slo.value", detail, [FieldError(detail, "slo", cure=cure)]) from error
-
-
-class Transform(Spec):
-    """How a trace becomes the workload of a what-if. The default is the trace as it was sent."""
-
-    window_start_s: float | None = Field(default=None, ge=0)
-    window_end_s: float | None = Field(default=None, gt=0)
-    growth: float = Field(default=1.0, gt=0, le=1000)
-    """Load factor: above 1 by superposing time-shifted copies of requests, below 1 by thinning; both seeded."""
-    max_excluded_share: float = Field(default=0.1, ge=0, le=1)
-    """Share of the window's requests that may be left out because a length is missing or they wait for another one."""
-    warmup_s: float = Field(default=0.0, ge=0)
-    """Requests sent in this first part of the window are replayed and not scored."""
-    cooldown_s: float = Field(default=0.0, ge=0)
-    """Requests sent in this last part of the window are replayed and not scored."""
-    prefix_from_sessions: bool = False
-    """Take each turn of a session to begin with the prompt and the output of the turn before it, so that a prefix cache
-    can act. For traces with sessions and without block ids."""
-
-    @model_validator(mode="after")
-    def _window_in_order(self) -> Transform:
-        start, end = self.window_start_s or 0.0, self.window_end_s
-        if end is not None and end <= start:
-            raise ValueError("window_end_s must be after window_start_s")
-        if end is not None and self.warmup_s + self.cooldown_s >= end - start:
-            raise ValueError("warmup_s and cooldown_s leave nothing of the window to score: shorten them")
-        return self
 
 
 class EngineSpec(Spec):
