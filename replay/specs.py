@@ -17,7 +17,7 @@ from replay.errors import FieldError, SpecError
 from replay.faults import plain_faults
 from replay.specs_base import Spec
 from replay.specs_cluster import ColdStart, Failure, check_replicas, downtimes
-from replay.specs_transform import Transform
+from replay.specs_transform import Transform as Transform
 
 Metric = Literal["ttft", "itl", "tpot", "e2e", "queue"]
 Router = Literal[

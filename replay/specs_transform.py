@@ -36,7 +36,7 @@ class Transform(Spec):
     busiest_window_s: float | None = Field(default=None, gt=0)
     """Only the window of this length in which the most requests arrive, wherever it begins."""
     window_load_quantile: float = Field(default=1.0, gt=0, le=1)
-    """Of the whole windows of ``busiest_window_s`` laid end to end, the one at this quantile of load; 1: the busiest."""
+    """Of the whole windows of ``busiest_window_s`` end to end, the one at this quantile of load. 1: the busiest."""
     tenants: tuple[Tenant, ...] = Field(default=(), max_length=1000)
     """Only these tenants; empty: all. ``(none)`` stands for requests without one."""
     without_tenants: tuple[Tenant, ...] = Field(default=(), max_length=1000)

@@ -41,7 +41,9 @@ def burst_sentence(before: Int64Array, before_ns: int, after: Int64Array, after_
         ("the gaps' coefficient of variation", gap_cv(before), gap_cv(after)),
         ("the index of dispersion of 1 s counts", dispersion(before, before_ns), dispersion(after, after_ns)),
     )
-    known = [f"{name} is {new:.3g}, it was {old:.3g}" for name, old, new in pairs if old is not None and new is not None]
+    known = [
+        f"{name} is {new:.3g}, it was {old:.3g}" for name, old, new in pairs if old is not None and new is not None
+    ]
     return f" {'; '.join(known).capitalize()}." if known else ""
 
 
@@ -63,9 +65,10 @@ def spread_ties(
         first = np.flatnonzero(np.diff(times_ns, prepend=times_ns[0] - 1))
         size = np.diff(first, append=len(times_ns))
         rank = np.arange(len(times_ns), dtype=np.int64) - np.repeat(first, size)
-        return times_ns + (rank / np.repeat(size, size) * room).astype(np.int64)
+        moved: Int64Array = times_ns + (rank / np.repeat(size, size) * room).astype(np.int64)
+        return moved
     rng = np.random.Generator(np.random.PCG64([seed, 1]))
-    return np.sort(times_ns + rng.integers(0, np.maximum(room, 1)))
+    return np.asarray(np.sort(times_ns + rng.integers(0, np.maximum(room, 1))), np.int64)
 
 
 def reshape_gaps(times_ns: Int64Array, span_ns: int, power: float, width_ns: int) -> Int64Array:

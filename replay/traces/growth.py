@@ -33,9 +33,7 @@ class Grown:
     note: str
 
 
-def superpose(
-    times_ns: Int64Array, root: Int64Array, factor: FloatArray, said: str, span_ns: int, seed: int
-) -> Grown:
+def superpose(times_ns: Int64Array, root: Int64Array, factor: FloatArray, said: str, span_ns: int, seed: int) -> Grown:
     """``floor(factor)`` copies of every request and one more of a seeded share of them; ``factor`` has shape (n,).
 
     The first copy keeps its time; further ones move by a uniform time of at most half a second and a thousandth of the
@@ -56,9 +54,9 @@ def superpose(
     note = f"{said}: {len(index):,} requests from {len(times_ns):,}"
     if further.any():
         note += (
-            f" by superposing {_numbers(copy)}; all but the first copy are shifted by up to {jitter_s:.3g} s either way "
-            f"(seed {seed}). Bursts grow with the load: the busiest second has {_busiest_second(times):,} requests, it "
-            f"had {_busiest_second(times_ns):,}."
+            f" by superposing {_numbers(copy)}; all but the first copy are shifted by up to {jitter_s:.3g} s either "
+            f"way (seed {seed}). Bursts grow with the load: the busiest second has {_busiest_second(times):,} "
+            f"requests, it had {_busiest_second(times_ns):,}."
         )
     else:
         note += f" by keeping each with the probability of that factor (seed {seed})."
@@ -91,8 +89,8 @@ def shift_copies(
         note += (
             f" by {_numbers(copy)}, each but the first moved by one time "
             f"{'anywhere in the window' if most_s is None else f'of up to {most_s:g} s either way'} "
-            f"(seed {seed}; what passes the window's end comes in at its start). Bursts of different copies do not meet, "
-            "so the load is smoother for its size than the recorded one; the rate curve is smoothed by the move."
+            f"(seed {seed}; what passes the window's end comes in at its start). Bursts of different copies do not "
+            "meet, and the rate curve is smoother than the recorded one."
         )
     else:
         note += f" by keeping each with the probability of that factor (seed {seed})."
@@ -113,9 +111,9 @@ def compress(
     order = np.argsort(times, kind="stable")
     new_span_ns = round(span_ns / growth)
     note = (
-        f"Load times {growth:g} by time compression: all {len(times_ns):,} requests in {new_span_ns / NS:,.6g} s instead "
-        f"of {span_ns / NS:,.6g} s. An hour of the trace passes in {60 / growth:.3g} minutes, and so do its quiet and busy "
-        "hours; lengths of requests stay." + _together(root) + burst_sentence(times_ns, span_ns, times, new_span_ns)
+        f"Load times {growth:g} by time compression: all {len(times_ns):,} requests in {new_span_ns / NS:,.6g} s, "
+        f"recorded in {span_ns / NS:,.6g} s. An hour of the trace passes in {60 / growth:.3g} minutes, so its busy and "
+        "quiet times are shorter too." + _together(root) + burst_sentence(times_ns, span_ns, times, new_span_ns)
     )
     return times[order], order, new_span_ns, note
 

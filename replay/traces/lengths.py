@@ -15,9 +15,9 @@ _NEIGHBOURS = 16
 
 def reshape(tokens: Int64Array, scale: float, shift: int, cap: int | None) -> Int64Array:
     """``min(cap, max(1, round(scale * tokens) + shift))``, halves rounded up. A cap never raises a length."""
-    out = np.floor(tokens * scale + 0.5).astype(np.int64) if scale != 1.0 else tokens.astype(np.int64)
+    out: Int64Array = np.floor(tokens * scale + 0.5).astype(np.int64) if scale != 1.0 else tokens.astype(np.int64)
     out = np.maximum(out + shift, 1)
-    return out if cap is None else np.minimum(out, cap)
+    return out if cap is None else np.minimum(out, np.int64(cap))
 
 
 def reshape_note(name: str, before: Int64Array, after: Int64Array, scale: float, shift: int, cap: int | None) -> str:

@@ -9,23 +9,27 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from replay.closed_loop import ClosedLoop, unroll
+from replay.closed_loop import ClosedLoop
 from replay.errors import FieldError, TraceError
 from replay.specs import Transform
 from replay.traces import canonical
-from replay.traces.chains import chain_note, check_extent, copies_of, find_chains
-from replay.traces.sharing import copies_apart, prefix_blocks, sessions_note, turns_of_sessions
-from replay.workload import MAX_SPAN_S, NO_LABEL, Labels, Workload
+from replay.traces.chains import chain_note, check_extent, find_chains
+from replay.traces.changes import change
+from replay.traces.draft import Draft
+from replay.traces.lengths import infer_outputs
+from replay.traces.sharing import prefix_blocks, sessions_note, turns_of_sessions
+from replay.traces.tenants import check_tenants, wanted_tenants
+from replay.traces.windows import Window, find_window
+from replay.workload import NO_LABEL, Labels, Workload
 
 Int64Array = npt.NDArray[np.int64]
 
 PS_PER_NS = 1_000
 PS_PER_S = 10**12
-JITTER_S = 0.5
-"""Copies are shifted by so much at most, and by a thousandth of the span: bursts grow with the load."""
 _SESSION = pl.col("session").rank("dense").cast(pl.Int64).fill_null(0) - 1
 """A number for each session, -1 where there is none."""
 _NS = 10**9
+_NAMED = 10
 _LOST = {
     "predecessor_missing": "start only when another request has ended, which the trace does not hold",
     "no_prompt_tokens": "without prompt tokens",
@@ -37,10 +41,8 @@ _LOST = {
 def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
     """The workload of ``transform`` over the canonical file ``path``; the same seed gives the same arrays.
 
-    Window first, then growth. Growth ``g`` takes ``floor(g)`` copies of every request and one more of a seeded share
-    ``g - floor(g)`` of them. The first copy keeps its time; further ones are shifted by a uniform time of at most
-    half a second and a thousandth of the span either way (reflected at the window's ends), so that rate curve and
-    bursts both grow ``g`` times and no exact tie is doubled. Below 1 every request is kept with probability ``g``.
+    First what is read: the window, the tenants, what is known of each request. Then the changes, in the order in which
+    ``Transform`` names them (``replay.traces.changes``). Each is stated in the notes.
 
     Requests without an arrival follow another one (closed loop). A chain belongs to the window in which its first
     request arrives, and growth keeps, copies and shifts whole chains. What follows a request that is left out follows
@@ -58,16 +60,14 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
     scan = pl.scan_parquet(path, glob=False)
     present = scan.collect_schema()
     columns = ["arrival_ns", "prompt_tokens", "output_tokens", "status"]
-    columns += [name for name in ("tenant", "priority") if name in present]
+    columns += [name for name in ("tenant", "priority", "max_tokens") if name in present]
     with_blocks = bool(meta.block_size_tokens) and "prefix_blocks" in present
     if with_blocks:
         columns.append("prefix_blocks")
-    if "max_tokens" in present:
-        columns.append("max_tokens")
     has_sessions = "session" in present
     columns += [name for name in ("after_line", "delay_ns", "source_line") if name in present]
     table = scan.select([*columns, _SESSION] if has_sessions else columns).collect()
-    start_ns, end_ns, span_s = _window(table, transform)
+    window = find_window(table["arrival_ns"].drop_nulls().to_numpy(), transform, meta)
     excluded: dict[str, int] = {}
     chains = find_chains(table)
     table = (
@@ -76,10 +76,14 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
         else table.with_columns(root_ns=pl.col("arrival_ns"))
     )
     table = _count_out(table.with_row_index("row"), pl.col("root_ns").is_not_null(), "predecessor_missing", excluded)
-    table = _count_out(table, pl.col("root_ns").is_between(start_ns, end_ns, closed="left"), "outside_window", excluded)
+    inside = pl.col("root_ns").is_between(window.start_ns, window.end_ns, closed="left")
+    table = _count_out(table, inside, "outside_window", excluded)
     in_window = table.height
+    check_tenants(table, transform)
+    table = _count_out(table, wanted_tenants(transform), "other_tenants", excluded)
     table = _count_out(table, pl.col("status").ne_missing("cache_hit"), "gateway_cache_hit", excluded)
     table = _count_out(table, pl.col("prompt_tokens").is_not_null(), "no_prompt_tokens", excluded)
+    table, output_note = _unknown_outputs(table, transform, seed, excluded)
     table = _count_out(table, pl.col("output_tokens").is_not_null(), "no_output_tokens", excluded)
     if table.height == 0:
         cure = (
@@ -95,50 +99,40 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
     _check_complete(excluded, table.height, transform.max_excluded_share)
     loop: ClosedLoop | None = None
     if chains is None:
-        arrival_ns = table["arrival_ns"].to_numpy() - start_ns
+        arrival_ns = table["arrival_ns"].to_numpy() - window.start_ns
     else:
         order, arrival_ns, loop = chains.only(table["row"].to_numpy().astype(np.int64))
-        table, arrival_ns = table[order], arrival_ns - start_ns
+        table, arrival_ns = table[order], arrival_ns - window.start_ns
         check_extent(arrival_ns)
-    prompt = table["prompt_tokens"].to_numpy()
-    output = table["output_tokens"].to_numpy()
     session = table["session"].to_numpy() if has_sessions and (table["session"] >= 0).any() else None
     prefix = None
     if with_blocks:
         nobody = np.full(table.height, -1, np.int64)
         scope = None if meta.prefix_scope == "global" else nobody if session is None else session
         prefix = prefix_blocks(table["prefix_blocks"], meta.block_size_tokens, scope)
-    tenant, priority_class = (_labels(table[name]) if name in columns else None for name in ("tenant", "priority"))
-    priority = _priorities(table["priority"]) if "priority" in columns else None
-    declared = table["max_tokens"].fill_null(0).to_numpy() if "max_tokens" in columns else None
-    notes = _notes(transform, excluded, in_window)
+    draft = Draft(
+        arrival_ns=arrival_ns,
+        prompt=table["prompt_tokens"].to_numpy(),
+        output=table["output_tokens"].to_numpy(),
+        span_ns=round(window.span_s * _NS),
+        to_last=window.to_last,
+        declared=table["max_tokens"].fill_null(0).to_numpy() if "max_tokens" in columns else None,
+        prefix=prefix,
+        tenant=_labels(table["tenant"]) if "tenant" in columns else None,
+        priority_class=_labels(table["priority"]) if "priority" in columns else None,
+        priority=_priorities(table["priority"]) if "priority" in columns else None,
+        session=session,
+        loop=loop,
+    )
+    notes = [*_notes(window, transform, excluded, in_window), *output_note]
     if loop is not None:
         notes.append(chain_note(loop))
-    if transform.growth != 1.0:
-        arrival_ns, index, copy, note = _grow(arrival_ns, transform.growth, span_s, seed, loop)
-        loop = None if loop is None else copies_of(loop, index, copy)
-        prompt, output = prompt[index], output[index]
-        priority = None if priority is None else priority[index]
-        if session is not None:
-            session = np.where(session[index] < 0, -1, session[index] + copy * (session.max() + 1))
-        declared = None if declared is None else declared[index]
-        tenant, priority_class = _take(tenant, index), _take(priority_class, index)
-        notes.append(note)
-        if prefix is not None:
-            prefix = copies_apart(prefix.take(index), copy)
-            notes.append(
-                "Copies share no prompt prefix with the requests they copy, so prefix reuse is not overstated."
-            )
-        if len(arrival_ns) == 0:
-            cure = "choose a larger growth or a longer window"
-            raise TraceError(
-                "workload.empty",
-                f"growth {transform.growth:g} leaves no request",
-                [FieldError(cure, field="growth", cure=cure)],
-            )
+    draft, said = change(draft, transform, seed)
+    notes += said
+    span_s = window.span_s if draft.span_ns == round(window.span_s * _NS) else draft.span_ns / _NS
     # Copies: polars hands out read-only views, and a kernel compiles anew for those.
-    arrival_ps = np.array(arrival_ns * PS_PER_NS, dtype=np.int64)
-    follows = turns_of_sessions(session, prefix) if transform.prefix_from_sessions else None
+    arrival_ps = np.array(draft.arrival_ns * PS_PER_NS, dtype=np.int64)
+    follows = turns_of_sessions(draft.session, draft.prefix) if transform.prefix_from_sessions else None
     scored = _scored(arrival_ps, transform, span_s)
     if scored is not None:
         notes.append(
@@ -148,26 +142,48 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
         )
     workload = Workload(
         arrival_ps=arrival_ps,
-        prompt_tokens=np.array(prompt, dtype=np.int64),
-        output_tokens=np.array(output, dtype=np.int64),
+        prompt_tokens=np.array(draft.prompt, dtype=np.int64),
+        output_tokens=np.array(draft.output, dtype=np.int64),
         span_s=span_s,
-        prefix=prefix,
-        priority=priority,
-        session=None if session is None else np.array(session, dtype=np.int64),
-        max_tokens=None if declared is None else np.array(declared, dtype=np.int64),
+        prefix=draft.prefix,
+        priority=draft.priority,
+        session=None if draft.session is None else np.array(draft.session, dtype=np.int64),
+        max_tokens=None if draft.declared is None else np.array(draft.declared, dtype=np.int64),
         seed=seed,
         excluded=excluded,
         notes=tuple(notes),
-        tenant=tenant,
-        priority_class=priority_class,
+        tenant=draft.tenant,
+        priority_class=draft.priority_class,
         scored=scored,
-        closed_loop=loop,
+        closed_loop=draft.loop,
         follows=follows,
     )
     if follows is None:
         return workload
     note = sessions_note(workload.prompt_tokens, follows, workload.shared_tokens)
     return replace(workload, notes=(*workload.notes, note))
+
+
+def _unknown_outputs(
+    table: pl.DataFrame, transform: Transform, seed: int, excluded: dict[str, int]
+) -> tuple[pl.DataFrame, list[str]]:
+    """Applies ``zero_output`` to the requests whose output is 0 or unknown, and says so."""
+    unknown = table["output_tokens"].null_count()
+    if transform.zero_output == "count_out" or unknown in (0, table.height):
+        return table, []
+    if transform.zero_output == "drop":
+        table = _count_out(table, pl.col("output_tokens").is_not_null(), "zero_output", excluded)
+        return table, [f"{unknown:,} requests whose output is 0 or unknown are dropped as no load, as asked."]
+    if transform.zero_output == "keep_as_one":
+        said = f"{unknown:,} requests whose output is 0 or unknown are replayed with one output token, as asked."
+        return table.with_columns(pl.col("output_tokens").fill_null(1)), [said]
+    prompt = table["prompt_tokens"].to_numpy()
+    output = infer_outputs(prompt, table["output_tokens"].fill_null(0).to_numpy(), seed)
+    said = (
+        f"{unknown:,} requests whose output is 0 or unknown have the output of a request with a prompt of about the "
+        f"same length, drawn (seed {seed}), as asked."
+    )
+    return table.with_columns(pl.Series("output_tokens", output)), [said]
 
 
 def _scored(arrival_ps: Int64Array, transform: Transform, span_s: float) -> tuple[int, int] | None:
@@ -199,38 +215,6 @@ def _labels(column: pl.Series) -> Labels | None:
     return Labels(np.array(code, dtype=np.int32), tuple(names.to_list()))
 
 
-def _take(labels: Labels | None, index: Int64Array) -> Labels | None:
-    return None if labels is None else Labels(labels.code[index], labels.names)
-
-
-def _window(table: pl.DataFrame, transform: Transform) -> tuple[int, int, float]:
-    """Start (included) and end (excluded) in ns, and the length in s that the rate is counted over."""
-    last = table["arrival_ns"].max()
-    last_ns = last if isinstance(last, int) else 0
-    start_ns = round((transform.window_start_s or 0.0) * _NS)
-    if start_ns > last_ns:
-        cure = f"the trace's last request arrives at {last_ns / _NS:g} s; start before"
-        raise TraceError(
-            "workload.window",
-            f"the window starts at {start_ns / _NS:g} s, after the trace's end",
-            [FieldError(cure, "window_start_s")],
-        )
-    end_ns = last_ns + 1
-    span_s = (last_ns - start_ns) / _NS
-    if transform.window_end_s is not None and round(transform.window_end_s * _NS) <= last_ns:
-        end_ns = round(transform.window_end_s * _NS)
-        span_s = (end_ns - start_ns) / _NS
-    if span_s > MAX_SPAN_S:
-        cure = f"choose a window of at most {MAX_SPAN_S // 86_400} days by window_start_s and window_end_s"
-        raise TraceError(
-            "workload.too_long",
-            f"the window is {span_s / 86_400:,.1f} days; a replay, which counts picoseconds in 64 bits, takes "
-            f"{MAX_SPAN_S // 86_400}",
-            [FieldError(cure, field="window_end_s", rule="max_span", cure=cure)],
-        )
-    return start_ns, end_ns, span_s
-
-
 def _count_out(table: pl.DataFrame, keep: pl.Expr, reason: str, excluded: dict[str, int]) -> pl.DataFrame:
     kept = table.filter(keep)
     if kept.height < table.height:
@@ -253,12 +237,18 @@ def _check_complete(excluded: dict[str, int], kept: int, limit: float) -> None:
     )
 
 
-def _notes(transform: Transform, excluded: dict[str, int], in_window: int) -> list[str]:
+def _notes(window: Window, transform: Transform, excluded: dict[str, int], in_window: int) -> list[str]:
     notes = []
-    if transform.window_start_s is not None or transform.window_end_s is not None:
-        end = "the end" if transform.window_end_s is None else f"{transform.window_end_s:g} s"
-        notes.append(f"Window {transform.window_start_s or 0:g} s to {end} of the trace: {in_window:,} requests.")
-    left_out = {reason: n for reason, n in excluded.items() if reason != "outside_window"}
+    if window.chosen:
+        end = "the end" if window.to_last else f"{window.end_ns / _NS:g} s"
+        notes.append(f"Window {window.start_ns / _NS:g} s to {end} of the trace{window.why}: {in_window:,} requests.")
+    if "other_tenants" in excluded:
+        names = transform.tenants or transform.without_tenants
+        more = f" and {len(names) - _NAMED:,} more tenants" if len(names) > _NAMED else ""
+        which = f"{'Only' if transform.tenants else 'Without'} {', '.join(names[:_NAMED])}{more}"
+        notes.append(f"{which}: {excluded['other_tenants']:,} requests are left out, as asked.")
+    asked = ("outside_window", "other_tenants", "zero_output")
+    left_out = {reason: n for reason, n in excluded.items() if reason not in asked}
     if left_out:
         parts = ", ".join(f"{n:,} {reason.replace('_', ' ')}" for reason, n in left_out.items())
         notes.append(f"Left out of the replay: {parts}. The load is understated by so much.")
@@ -271,50 +261,3 @@ def _priorities(column: pl.Series) -> Int64Array | None:
     if column.null_count() == len(column) or numbers.null_count() > column.null_count():
         return None
     return np.array(numbers.fill_null(0).to_numpy(), dtype=np.int64)
-
-
-def _busiest_second(times_ns: Int64Array) -> int:
-    return int(np.bincount(times_ns // _NS).max(initial=0))
-
-
-def _grow(
-    arrival_ns: Int64Array, growth: float, span_s: float, seed: int, loop: ClosedLoop | None
-) -> tuple[Int64Array, Int64Array, Int64Array, str]:
-    """Arrivals of the grown load, the request that each stands for, the number of its copy (0: the first), and a
-    note. Followers go with the head of their chain."""
-    n = len(arrival_ns)
-    rng = np.random.Generator(np.random.PCG64(seed))
-    head = np.arange(n, dtype=np.int64) if loop is None else unroll(loop.after, loop.delay_ps).root
-    together = "" if loop is None else " Requests that follow others go with the first of their session."
-    if growth < 1.0:
-        index = np.flatnonzero((rng.random(n) < growth)[head])
-        note = (
-            f"Load times {growth:g}: every request kept with probability {growth:g} (seed {seed}): "
-            f"{len(index):,} of {n:,}.{together}"
-        )
-        return arrival_ns[index], index, np.zeros(len(index), np.int64), note
-    whole = int(growth)
-    extra = np.flatnonzero((rng.random(n) < growth - whole)[head])
-    index = np.concatenate([np.tile(np.arange(n, dtype=np.int64), whole), extra.astype(np.int64)])
-    copy = np.concatenate([np.repeat(np.arange(whole, dtype=np.int64), n), np.full(len(extra), whole, np.int64)])
-    leader = np.arange(len(index), dtype=np.int64)
-    if loop is not None:
-        leader = np.where(copy < whole, copy * n + head[index], whole * n + np.searchsorted(extra, head[index]))
-    jitter_s = min(JITTER_S, span_s / 1000)
-    shift = np.rint(rng.uniform(-jitter_s, jitter_s, len(index) - n) * _NS).astype(np.int64)
-    last = round(span_s * _NS)
-    times = arrival_ns[index]
-    since_head = times - times[leader]
-    heads = times.copy()
-    heads[n:] = np.abs(times[n:] + shift)
-    heads = np.where(heads > last, 2 * last - heads, heads)
-    times = heads[leader] + since_head
-    order = np.argsort(times, kind="stable")
-    copies = "one copy" if whole == 1 else f"{whole} copies"
-    share = f" and a seeded share of {growth - whole:.3g}" if growth > whole else ""
-    note = (
-        f"Load times {growth:g}: {len(index):,} requests from {n:,} by superposing {copies}{share}; all but the first "
-        f"copy are shifted by up to {jitter_s:.3g} s either way (seed {seed}). Bursts grow with the load: the busiest "
-        f"second has {_busiest_second(times):,} requests, it had {_busiest_second(arrival_ns):,}.{together}"
-    )
-    return times[order], index[order], copy[order], note

@@ -38,7 +38,9 @@ def test_reshaped_gaps_keep_every_window_its_requests(seconds: list[int], power:
     assert moved.max() <= span_ns
     edges = np.arange(0, span_ns + width_ns, width_ns)
     inside = np.searchsorted(times, edges[1:-1])
-    assert (moved[np.minimum(inside, len(moved) - 1)][inside < len(moved)] >= edges[1:-1][inside < len(moved)] - 2).all()
+    assert (
+        moved[np.minimum(inside, len(moved) - 1)][inside < len(moved)] >= edges[1:-1][inside < len(moved)] - 2
+    ).all()
     assert (moved[inside[inside > 0] - 1] <= edges[1:-1][inside > 0] + 2).all()
 
 
@@ -64,7 +66,7 @@ def test_burstiness_grows_with_the_power_at_the_same_rate() -> None:
     assert {np.bincount(one // (60 * NS), minlength=34)[:34].tobytes() for one in moved} == {
         np.bincount(times // (60 * NS), minlength=34)[:34].tobytes()
     }, "the rate curve by minutes stays"
-    # Gaps of Poisson arrivals to the power p are Weibull with shape 1/p: CV^2 = G(1 + 2p) / G(1 + p)^2 - 1 = 5 at p = 2.
+    # Poisson gaps to the power p are Weibull with shape 1/p: CV^2 = G(1 + 2p) / G(1 + p)^2 - 1, so 5 at p = 2.
     whole = reshape_gaps(times, span, 2.0, span)
     assert gap_cv(whole) == pytest.approx(5**0.5, rel=0.1)
 

@@ -51,7 +51,9 @@ def test_blocks_follow_the_prompt() -> None:
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 0.9, 1.0])
 def test_sharing_is_scaled_to_the_share_asked(share: float) -> None:
     rng = np.random.default_rng(3)
-    chains = [[int(tree), *(1000 * int(tree) + 100 + np.arange(rng.integers(0, 6)))] for tree in rng.integers(0, 9, 600)]
+    chains = [
+        [int(tree), *(1000 * int(tree) + 100 + np.arange(rng.integers(0, 6)))] for tree in rng.integers(0, 9, 600)
+    ]
     counts = [len(chain) for chain in chains]
     prefix = PrefixBlocks(np.concatenate([[0], np.cumsum(counts)]), np.concatenate(chains).astype(np.int64), 16)
     scaled, note = scale_sharing(prefix, share, 5)
