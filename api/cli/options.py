@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from api.cli.what_if import what_if_options
 
 if TYPE_CHECKING:
     from replay.specs import Objective, Scalar, Transform
@@ -133,11 +135,7 @@ transform_options = options(
         metavar="SHARE",
         help="Share of requests that may be left out for a missing length.",
     ),
-    click.option(
-        "--prefix-from-sessions",
-        is_flag=True,
-        help="Take each turn of a session to begin with the turn before it, for the prefix cache.",
-    ),
+    what_if_options,
     click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything that draws."),
 )
 
@@ -261,10 +259,10 @@ def transform_of(
     warmup_s: float,
     cooldown_s: float,
     max_excluded_share: float,
-    prefix_from_sessions: bool,
+    changes: Mapping[str, Any],
 ) -> Transform:
     """The transform of ``--growth``, ``--window START:END`` (either end may be left out), ``--warmup``, ``--cooldown``,
-    ``--max-excluded-share`` and ``--prefix-from-sessions``."""
+    ``--max-excluded-share``, and ``changes`` as ``what_if_options`` gathers them."""
     from replay.specs import Transform
 
     start: float | None = None
@@ -277,17 +275,20 @@ def transform_of(
             colon = ""
         if not colon:
             raise click.UsageError(f"--window takes START:END in seconds, e.g. --window 0:3600; got {window!r}")
-    return Transform.model_validate(
-        {
-            "growth": growth,
-            "window_start_s": start,
-            "window_end_s": end,
-            "warmup_s": warmup_s,
-            "cooldown_s": cooldown_s,
-            "max_excluded_share": max_excluded_share,
-            "prefix_from_sessions": prefix_from_sessions,
-        }
-    )
+    given = {
+        "growth": growth,
+        "window_start_s": start,
+        "window_end_s": end,
+        "warmup_s": warmup_s,
+        "cooldown_s": cooldown_s,
+        "max_excluded_share": max_excluded_share,
+    }
+    own = {"growth": "--growth", "window_start_s": "--window", "window_end_s": "--window", "warmup_s": "--warmup"}
+    own |= {"cooldown_s": "--cooldown", "max_excluded_share": "--max-excluded-share"}
+    for field in changes:
+        if field in own:
+            raise click.UsageError(f"give {field} by {own[field]}, not by --transform")
+    return Transform.model_validate(given | dict(changes))
 
 
 def engine_of(engine: str, sets: Sequence[str]) -> dict[str, Any]:

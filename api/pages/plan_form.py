@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from pydantic import ValidationError
@@ -9,6 +10,7 @@ from pydantic import ValidationError
 from api.pages.forms import Faults, Form, number
 from replay.errors import SpecError
 from replay.specs import PlanSpec
+from replay.specs_transform import Transform
 
 METRICS = (("ttft", "TTFT"), ("itl", "ITL"), ("tpot", "TPOT"), ("e2e", "E2E"), ("queue", "queue time"))
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "p99.9", "attain90", "attain95", "attain99", "attain99.9")
@@ -31,7 +33,7 @@ FIELDS = {
     "warmup_s": "warmup_s",
     "prefix_from_sessions": "prefix_from_sessions",
     "cooldown_s": "cooldown_s",
-    "transform": "growth",
+    "transform": "changes",
     "preset": "engine",
     "overrides": "knobs",
     "router": "router",
@@ -52,6 +54,9 @@ FIELDS = {
     "trace": "trace",
 }
 """Part of a spec's path -> field of the form."""
+
+_TRANSFORM_FIELDS = ("growth", "window_start_s", "window_end_s", "warmup_s", "cooldown_s", "prefix_from_sessions")
+"""Fields of a transform with a field of their own in the form; ``changes`` takes all others."""
 
 _TEXTS = ("weight_dtype", "kv_dtype")
 _NUMBERS = (
@@ -123,6 +128,7 @@ def from_spec(spec: PlanSpec) -> Form:
         ("prefix_from_sessions", "true" if change.prefix_from_sessions else None),
     )
     pairs += [(name, value) for name, value in texts if value]
+    pairs.append(("changes", _changes_text(change)))
     pairs.append(("knobs", "\n".join(f"{key}={_text(value)}" for key, value in spec.engine.overrides.items())))
     pairs.append(("own_prices", "\n".join(f"{gpu}={usd:.12g}" for gpu, usd in spec.price.usd_per_gpu_hour.items())))
     return Form(pairs)
@@ -149,7 +155,8 @@ def to_spec(form: Form, faults: Faults) -> PlanSpec | None:
     window = {name: number(form, name, faults) for name in ("window_start_s", "window_end_s")}
     trim = {name: number(form, name, faults) or 0.0 for name in ("warmup_s", "cooldown_s")}
     sessions = {"prefix_from_sessions": form.text("prefix_from_sessions") == "true"}
-    body["transform"] = {"growth": 1.0 if growth is None else growth, **window, **trim, **sessions}
+    changes = _changes(form, faults)
+    body["transform"] = {**changes, "growth": 1.0 if growth is None else growth, **window, **trim, **sessions}
     body |= {name: form.optional(name) for name in _TEXTS}
     body |= {name: number(form, name, faults, whole=whole) for name, whole in _NUMBERS}
     body |= {name: number(form, name, faults, whole=True) or 0 for name in ("seed", "survive_failures")}
@@ -208,6 +215,31 @@ def _pairs(form: Form, name: str, faults: Faults) -> dict[str, Any]:
         else:
             out[key.strip()] = _scalar(value.strip())
     return out
+
+
+def _changes(form: Form, faults: Faults) -> dict[str, Any]:
+    """Fields of the transform that have no field of their own here: ``field=value`` lines, values as JSON or text."""
+    out: dict[str, Any] = {}
+    for line in filter(None, map(str.strip, form.text("changes").splitlines())):
+        name, equals, value = (part.strip() for part in line.partition("="))
+        if not equals or not name or not value:
+            faults.add("changes", f"{line!r} is not of the form field=value, e.g. prompt_scale=1.5")
+        elif name in out:
+            faults.add("changes", f"{name} is given twice: keep one line")
+        elif name in _TRANSFORM_FIELDS:
+            faults.add("changes", f"{name} has a field of its own in this form: give it there")
+        else:
+            try:
+                out[name] = json.loads(value)
+            except (ValueError, RecursionError):
+                out[name] = value
+    return out
+
+
+def _changes_text(transform: Transform) -> str:
+    """The lines that ``_changes`` reads, for all that is not as it is without being asked."""
+    chosen = transform.model_dump(mode="json", exclude_defaults=True, exclude=set(_TRANSFORM_FIELDS))
+    return "\n".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in chosen.items())
 
 
 def _scalar(text: str) -> bool | int | float | str:

@@ -32,6 +32,12 @@ FULL = PlanSpec.model_validate(
             "warmup_s": 30.0,
             "cooldown_s": 12.5,
             "prefix_from_sessions": True,
+            "growth_method": "shift",
+            "growth_shift_s": 600.0,
+            "tenants": ["a, b", "c=d"],
+            "tenant_growth": {"a, b": 2.0},
+            "prompt_cap_tokens": 8000,
+            "burstiness": 0.0,
         },
         "engine": {"preset": "vllm-0.11", "overrides": {"max_num_seqs": 64, "enforce_eager": True, "watermark": 0.02}},
         "router": "least_outstanding",
@@ -85,6 +91,23 @@ def test_objectives_come_back(objectives: list[Objective]) -> None:
         assert ours.threshold_s == pytest.approx(theirs.threshold_s, rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ("prompt_scale", "not of the form field=value"),
+        ("spread=even\nspread=uniform", "given twice"),
+        ("growth=2", "a field of its own"),
+        ("spread=wide", "none of the known values"),
+        ("colour=red", "not known here"),
+        ("busiest_window_s=60", "the window is given in two ways"),
+    ],
+)
+def test_changes_of_the_load_that_cannot_be_read(lines: str, says: str) -> None:
+    spec, faults = read(changed(plan_form.from_spec(FULL), changes=lines))
+    assert spec is None
+    assert any(says in sentence for sentence in faults.of("changes")), faults.by_field
+
+
 def test_the_default_form_lacks_only_what_nobody_can_guess() -> None:
     spec, faults = read(plan_form.defaults())
     assert spec is None
@@ -109,7 +132,7 @@ def test_the_default_form_lacks_only_what_nobody_can_guess() -> None:
         ("statistic_0", "median", "slo", "number"),
         ("knobs", "max_num_seqs", "knobs", "name=value"),
         ("own_prices", "H100-SXM=free", "own_prices", "number"),
-        ("window_end_s", "5", "growth", "after window_start_s"),
+        ("window_end_s", "5", "changes", "after window_start_s"),
         ("tp", "two", "tp", "whole number"),
         ("tp", "", "tp", "at least one"),
         ("model", "", "model", "name a model"),
