@@ -8,7 +8,16 @@ from api.reports import figures
 from api.reports.sections import Chart
 from api.reports.tables import Cell, Column, Table
 from replay.planning.document import WorkloadSeries
-from replay.traces.report import CleaningReport, HeatCell, IngestReport, LengthProfile, Series, TraceProfile
+from replay.traces.report import (
+    CleaningReport,
+    HeatCell,
+    IngestReport,
+    LengthCell,
+    LengthProfile,
+    PrefixProfile,
+    Series,
+    TraceProfile,
+)
 
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _FIGURE = (Column("figure", "figure", "text"), Column("value", "value"))
@@ -25,6 +34,8 @@ def context(report: IngestReport) -> dict[str, Any]:
         "lengths": length_table(profile),
         "load": load_chart(profile.series),
         "heat": heat_chart(profile.heat_map, profile.heat_map_zone) if profile.heat_map else None,
+        "joint": joint_chart(profile.joint_lengths) if profile.joint_lengths else None,
+        "reuse": reuse_chart(profile.prefix) if profile.prefix and profile.prefix.by_cache_size else None,
         "tenants": tenant_table(profile) if profile.top_tenants else None,
     }
 
@@ -140,6 +151,54 @@ def heat_chart(cells: list[HeatCell], zone: str | None) -> Chart:
         "Requests by weekday and hour.",
         figure,
         Table("Requests by hour", columns, tuple(rows)),
+    )
+
+
+def joint_chart(cells: list[LengthCell]) -> Chart:
+    """Prompt and output lengths together."""
+    prompts, outputs = (sorted({getattr(one, name) for one in cells}) for name in ("prompt_from", "output_from"))
+    prompts, outputs = (_doubling(sides) for sides in (prompts, outputs))
+    counts = {(one.prompt_from, one.output_from): one.requests for one in cells}
+    grid = [[counts.get((prompt, output)) for output in outputs] for prompt in prompts]
+    columns = (
+        Column("prompt tokens from", "prompt_from"),
+        Column("output tokens from", "output_from"),
+        Column("requests", "requests"),
+    )
+    rows = tuple((one.prompt_from, one.output_from, one.requests) for one in cells)
+    return Chart(
+        "joint",
+        "Prompts and outputs together",
+        "Requests by prompt and output length; each step doubles the length.",
+        figures.length_map(prompts, outputs, grid),
+        Table("Requests by prompt and output length, each from this number to below twice it", columns, rows),
+    )
+
+
+def _doubling(sides: list[int]) -> list[int]:
+    """All powers of two from the first to the last."""
+    return [2**k for k in range(sides[0].bit_length() - 1, sides[-1].bit_length())]
+
+
+def reuse_chart(prefix: PrefixProfile) -> Chart:
+    """What a prefix cache of each size would serve."""
+    points = prefix.by_cache_size or []
+    sizes = [one.blocks * prefix.block_size_tokens for one in points]
+    shares = [one.reused_share_of_prompt_tokens for one in points]
+    columns = (
+        Column("cache, blocks", "blocks"),
+        Column("cache, tokens", "cache_tokens"),
+        Column("prompt tokens served", "tokens"),
+        Column("share", "share", "percent"),
+    )
+    rows = tuple((one.blocks, size, one.tokens, share) for one, size, share in zip(points, sizes, shares, strict=True))
+    return Chart(
+        "reuse",
+        "Prefix reuse by cache size",
+        "Share of all prompt tokens that one cache of this size would serve, least recently used blocks leaving first. "
+        "Replicas split the requests, so each sees less; a router that keeps prefixes together loses less.",
+        figures.cache_sizes(sizes, shares),
+        Table(f"Reuse by cache size, blocks of {prefix.block_size_tokens} tokens", columns, rows),
     )
 
 

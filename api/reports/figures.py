@@ -208,3 +208,32 @@ def heat_map(days: list[str], counts: list[list[int | None]], x_title: str) -> F
     }
     more = {"yaxis": {"autorange": "reversed", "rangemode": "normal"}, "xaxis": {"dtick": 2}}
     return {"data": [cells | {"colorbar": {"title": {"text": "requests"}}}], "layout": layout(x_title, "", **more)}
+
+
+def length_map(prompts: list[int], outputs: list[int], counts: list[list[int | None]]) -> Figure:
+    """Requests by prompt length (rows, from below) and output length (columns), both doubling from cell to cell."""
+    cells = {
+        "type": "heatmap",
+        "x": [f"{one:,}" for one in outputs],
+        "y": [f"{one:,}" for one in prompts],
+        "z": counts,
+        "colorscale": "Blues",
+        "reversescale": True,
+        "colorbar": {"title": {"text": "requests"}},
+    }
+    more = {"xaxis": {"type": "category"}, "yaxis": {"type": "category", "rangemode": "normal"}}
+    return {"data": [cells], "layout": layout("output tokens from", "prompt tokens from", **more)}
+
+
+def cache_sizes(tokens: list[int], shares: list[float]) -> Figure:
+    """Share of the prompt tokens that a prefix cache serves, by its size in tokens."""
+    data = {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": "served",
+        "x": tokens,
+        "y": shares,
+        "line": {"color": COLOURS[0], "width": 1.5},
+    }
+    more = {"xaxis": {"type": "log"}, "yaxis": {"tickformat": ".0%"}}
+    return {"data": [data], "layout": layout("cache size in tokens", "share of prompt tokens", **more)}

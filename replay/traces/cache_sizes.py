@@ -1,7 +1,8 @@
 """Prefix reuse as a function of the cache's size: exact LRU stack distances of block ids, in O(n log n).
 
-The cache keeps blocks by least recent use. A request looks up its blocks from the first on and stops at the first that is
-missing; then all its blocks count as used, the last one first, so that the end of a prompt leaves before its beginning.
+The least recently used block leaves the cache. A request looks up its blocks from the first on and stops at the first
+that is missing; then all its blocks count as used, the last one first, so that the end of a prompt leaves before its
+beginning.
 Method: R. L. Mattson et al., "Evaluation techniques for storage hierarchies", IBM Systems Journal 9 (1970): one pass
 gives the hits of every size, because a smaller LRU cache holds a part of what a larger one holds.
 """

@@ -6,8 +6,14 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from replay.traces.cache_sizes import served_tokens
 from replay.traces.canonical import Meta
-from replay.traces.report import PrefixProfile
+from replay.traces.report import CacheSize, PrefixProfile
+
+Int64Array = npt.NDArray[np.int64]
+
+MAX_CURVE_BLOCKS = 2**22
+"""Reuse by cache size is worked out for so many blocks: about 150 bytes each while it is."""
 
 
 class PrefixReuse:
@@ -20,6 +26,7 @@ class PrefixReuse:
         self.reused = 0
         self.reused_tokens = 0
         self.requests = 0
+        self._kept: list[tuple[npt.NDArray[np.int32], Int64Array, Int64Array]] = []
 
     def add(self, frame: pl.DataFrame) -> None:
         """The next slice of the canonical table."""
@@ -48,6 +55,10 @@ class PrefixReuse:
         self.reused += int(leading.sum())
         self.reused_tokens += int(np.minimum(leading * size, prompts).sum())
         self.requests += rows.height
+        if self.blocks <= MAX_CURVE_BLOCKS:
+            self._kept.append((flat.astype(np.int32), lengths, prompts))
+        else:
+            self._kept.clear()
 
     def profile(self, prompt_tokens: int) -> PrefixProfile | None:
         """The document; ``None`` where no request has ids. ``prompt_tokens``: sum over all requests."""
@@ -61,4 +72,16 @@ class PrefixReuse:
             reused_blocks=self.reused,
             reusable_share_of_prompt_tokens=self.reused_tokens / prompt_tokens if prompt_tokens else 0.0,
             requests_with_blocks=self.requests,
+            by_cache_size=self._by_cache_size(prompt_tokens) if self.meta.prefix_scope == "global" else None,
         )
+
+    def _by_cache_size(self, prompt_tokens: int) -> list[CacheSize] | None:
+        if not self._kept or self.blocks > MAX_CURVE_BLOCKS or prompt_tokens == 0:
+            return None
+        ids, lengths, prompts = (np.concatenate(parts).astype(np.int64) for parts in zip(*self._kept, strict=True))
+        start = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        curve = served_tokens(ids, start, prompts, self.meta.block_size_tokens or 0, int(np.count_nonzero(self.seen)))
+        return [
+            CacheSize(blocks=size, tokens=tokens, reused_share_of_prompt_tokens=tokens / prompt_tokens)
+            for size, tokens in curve
+        ]

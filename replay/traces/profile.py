@@ -15,7 +15,7 @@ import polars as pl
 from replay.traces import canonical
 from replay.traces.canonical import Meta
 from replay.traces.prefix import PrefixReuse
-from replay.traces.report import HeatCell, LengthProfile, Series, SeriesBin, TenantShare, TraceProfile
+from replay.traces.report import HeatCell, LengthCell, LengthProfile, Series, SeriesBin, TenantShare, TraceProfile
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -205,6 +205,7 @@ def measure(path: Path, meta: Meta, span_ns: int, tick: Callable[[], None]) -> M
     heat = np.zeros((7, 24), dtype=np.int64)
     bin_ns = max(-(-(span_ns + 1) // SERIES_BINS), 1)
     series = np.zeros((3, SERIES_BINS), dtype=np.int64)
+    joint = np.zeros((64, 64), dtype=np.int64)
     prefix = PrefixReuse(meta) if meta.block_size_tokens is not None else None
     requests = closed = timeless = twins = 0
     for frame in canonical.slices(path):
@@ -225,6 +226,7 @@ def measure(path: Path, meta: Meta, span_ns: int, tick: Callable[[], None]) -> M
                 counter.update(dict(frame.drop_nulls(name).group_by(name).len().rows()))
         if frame["session"].null_count() < frame.height:
             sessions.update(frame["session"].drop_nulls().unique().to_list())
+        _add_joint(joint, frame)
         _add_series(series, times // bin_ns, open_loop)
         if meta.start_epoch_ns is not None:
             heat += _heat(open_loop, meta)
@@ -244,6 +246,10 @@ def measure(path: Path, meta: Meta, span_ns: int, tick: Callable[[], None]) -> M
         dispersion_1min=arrivals.dispersion("1min"),
         prompt_tokens=lengths["prompt_tokens"],
         output_tokens=lengths["output_tokens"],
+        joint_lengths=[
+            LengthCell(prompt_from=1 << int(i), output_from=1 << int(j), requests=int(joint[i, j]))
+            for i, j in np.argwhere(joint)
+        ],
         cached_tokens=lengths["cached_tokens"] if lengths["cached_tokens"].n else None,
         reasoning_tokens=lengths["reasoning_tokens"] if lengths["reasoning_tokens"].n else None,
         prefix=prefix.profile(lengths["prompt_tokens"].total) if prefix is not None else None,
@@ -296,6 +302,14 @@ def _iso(epoch_ns: int | None) -> str | None:
     return (
         None if epoch_ns is None else datetime.fromtimestamp(epoch_ns / NS, tz=UTC).isoformat(timespec="milliseconds")
     )
+
+
+def _add_joint(joint: Int64Array, frame: pl.DataFrame) -> None:
+    """Counts the requests that state both lengths by the powers of two at or below them."""
+    both = frame.filter((pl.col("prompt_tokens") > 0) & (pl.col("output_tokens") > 0))
+    # frexp is exact: the exponent of a float64 is the number of bits of a whole number below 2^53.
+    bits = [np.frexp(both[name].to_numpy().astype(np.float64))[1] - 1 for name in ("prompt_tokens", "output_tokens")]
+    np.add.at(joint, tuple(bits), 1)
 
 
 def _add_series(series: Int64Array, index: Int64Array, frame: pl.DataFrame) -> None:

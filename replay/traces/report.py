@@ -74,6 +74,14 @@ class LengthProfile(Document):
     total: int
 
 
+class CacheSize(Document):
+    """What a prefix cache of one size would serve: least recently used blocks leave it."""
+
+    blocks: int
+    tokens: int
+    reused_share_of_prompt_tokens: float
+
+
 class PrefixProfile(Document):
     """Reuse of prompt prefixes with a cache that never evicts: the most that prefix caching could save."""
 
@@ -85,6 +93,16 @@ class PrefixProfile(Document):
     """Leading blocks of a prompt that an earlier request had."""
     reusable_share_of_prompt_tokens: float
     requests_with_blocks: int
+    by_cache_size: list[CacheSize] | None = None
+    """For powers of two up to all different blocks; ``None``: too many blocks to work out, or an older report."""
+
+
+class LengthCell(Document):
+    """Requests whose lengths lie in ``[prompt_from, 2 * prompt_from)`` and ``[output_from, 2 * output_from)``."""
+
+    prompt_from: int
+    output_from: int
+    requests: int
 
 
 class TenantShare(Document):
@@ -139,6 +157,8 @@ class TraceProfile(Document):
     """Variance over mean of counts in aligned bins: 1 for Poisson."""
     prompt_tokens: LengthProfile
     output_tokens: LengthProfile
+    joint_lengths: list[LengthCell] = []
+    """Prompts and outputs together, over the requests that state both; cells without any are left out."""
     cached_tokens: LengthProfile | None
     """What the old system served from its cache: a fact about it, not about the new cluster."""
     reasoning_tokens: LengthProfile | None

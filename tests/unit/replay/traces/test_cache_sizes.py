@@ -30,9 +30,7 @@ def played(chains: list[list[int]], prompts: list[int], block: int, size: int) -
 @settings(max_examples=200, deadline=None)
 def test_every_cache_size_is_as_played(words: list[list[int]], short_of: int) -> None:
     known: dict[tuple[int, ...], int] = {}
-    chains = [
-        [known.setdefault(tuple(word[: depth + 1]), len(known)) for depth in range(len(word))] for word in words
-    ]
+    chains = [[known.setdefault(tuple(word[: depth + 1]), len(known)) for depth in range(len(word))] for word in words]
     prompts = [max(16 * len(chain) - short_of + 1, 0) for chain in chains]
     start = np.concatenate([[0], np.cumsum([len(chain) for chain in chains])]).astype(np.int64)
     ids = np.array([one for chain in chains for one in chain], np.int64)

@@ -138,3 +138,29 @@ def test_tenants_models_and_sessions(lab) -> None:
     profile = lab.read("".join(json.dumps(row) + "\n" for row in rows)).profile
     assert [(t.tenant, t.requests) for t in profile.top_tenants] == [("t0", 3), ("t1", 2), ("t2", 2)]
     assert (profile.tenants, profile.sessions, profile.models) == (3, 4, {"m": 7})
+
+
+def test_lengths_together_and_reuse_by_cache_size(lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(canonical.slices, "__defaults__", (canonical.COLUMNS, 7))  # many slices
+    rows = [
+        {"arrival_s": i, "prompt_tokens": 32 + (i % 2), "output_tokens": 1 + i % 5, "prefix_blocks": [0, 1 + i % 4]}
+        for i in range(40)
+    ]
+    for row in rows:
+        if row["prompt_tokens"] == 33:
+            row["prefix_blocks"].append(10 + rows.index(row))
+    profile = lab.read("".join(json.dumps(row) + "\n" for row in rows), block_size=16).profile
+    assert {(one.prompt_from, one.output_from): one.requests for one in profile.joint_lengths} == {
+        (32, 1): 8, (32, 2): 16, (32, 4): 16,
+    }  # fmt: skip
+    assert profile.prefix is not None
+    curve = profile.prefix.by_cache_size
+    assert curve is not None
+    shares = [one.reused_share_of_prompt_tokens for one in curve]
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(profile.prefix.reusable_share_of_prompt_tokens), "all of it: an endless cache"
+    assert curve[0].tokens == 39 * 16, "one block: the first of every prompt, used last"
+    monkeypatch.setattr("replay.traces.prefix.MAX_CURVE_BLOCKS", 50)
+    again = lab.read("".join(json.dumps(row) + "\n" for row in rows), block_size=16).profile.prefix
+    assert again is not None
+    assert again.by_cache_size is None

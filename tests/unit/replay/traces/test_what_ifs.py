@@ -103,6 +103,7 @@ def test_a_window_by_the_clock(lab) -> None:
         + "".join(f"2024-05-10 0{h}:{m:02d}:00,5,5\n" for h in range(4) for m in range(60)),
         mapping={"arrival": "arrival", "prompt_tokens": "prompt_tokens", "output_tokens": "output_tokens"},
         time_zone="Europe/Berlin",
+        rows_are_requests=True,
     )
     local = load_workload(lab.out, Transform(window_from="2024-05-10T01:00", window_until="2024-05-10T02:30"), 0)
     assert (local.n, local.span_s) == (90, 5400)
