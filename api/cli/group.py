@@ -16,6 +16,8 @@ VERBS: dict[str, str] = {
     "run": "Size a trace: how many GPUs of which type meet the objectives, and at what cost.",
     "replay": "Replay a trace on one deployment and print every metric.",
     "ingest": "Read and clean a trace file; print what was kept, rejected and assumed.",
+    "mix": "Put the load of several traces together, as one trace.",
+    "synth": "Draw a trace from a description of clients, where there is no log yet.",
     "memory": "Size the KV cache of one replica on one GPU type.",
     "catalogue": "List the known GPU types, models, prices, or engines with their knobs.",
     "verify": "Replay recorded scheduler cases and compare step by step.",

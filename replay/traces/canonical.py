@@ -42,6 +42,7 @@ COLUMNS = tuple(SCHEMA)
 RAW_IDS = pl.List(pl.UInt64())
 """Block ids as the source gave them, before they become dense."""
 _PREFIX = "capreplay."
+_MAX_NOTE = 2000
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class Meta:
     start_epoch_ns: int | None = None
     """Epoch time of ``arrival_ns == 0``; ``None``: the source has relative times only."""
     zone: str | None = None
+    notes: str = ""
+    """What a report of this trace must say: that it was drawn or mixed, and not recorded."""
     version: int = VERSION
 
     def to_parquet(self) -> dict[str, str]:
@@ -63,6 +66,7 @@ class Meta:
             "prefix_scope": self.prefix_scope,
             "start_epoch_ns": "" if self.start_epoch_ns is None else str(self.start_epoch_ns),
             "zone": self.zone or "",
+            "notes": self.notes,
         }
         return {_PREFIX + key: value for key, value in values.items()}
 
@@ -87,7 +91,19 @@ def read_meta(path: Path) -> Meta:
         prefix_scope=values.get("prefix_scope") or "global",
         start_epoch_ns=int(values["start_epoch_ns"]) if values.get("start_epoch_ns") else None,
         zone=values.get("zone") or None,
+        notes=values.get("notes") or "",
     )
+
+
+def carried_meta(path: Path) -> Meta:
+    """What a Parquet upload that this program wrote says of itself: its block size and notes; else nothing."""
+    try:
+        found = pl.read_parquet_metadata(path)
+    except (pl.exceptions.PolarsError, OSError):
+        return Meta()
+    size, notes = found.get(f"{_PREFIX}block_size_tokens", ""), found.get(f"{_PREFIX}notes", "")
+    shown = "".join(one if one.isprintable() else " " for one in notes[:_MAX_NOTE])
+    return Meta(block_size_tokens=int(size) if size.isdecimal() and 0 < len(size) < 10 else None, notes=shown)
 
 
 def typed(frame: pl.DataFrame) -> pl.DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -49,6 +50,9 @@ def ingest(
     options = options or IngestOptions()
     opened = Source(source, options.limits, progress)
     table = open_table(opened)
+    carried = canonical.carried_meta(source) if opened.is_parquet else Meta()
+    if options.block_size is None and carried.block_size_tokens:
+        options = options.model_copy(update={"block_size": carried.block_size_tokens})
     chosen, why = choose(table.sample, options)
     ledger = Ledger(options)
     ledger.assumed["container"] = table.sample.container
@@ -66,7 +70,9 @@ def ingest(
             for frame in chosen.read(table, options, ledger):
                 spool.add(frame)
             ledger.check()
-            meta = _meta(spool, ledger, chosen, options)
+            meta = replace(_meta(spool, ledger, chosen, options), notes=carried.notes)
+            if carried.notes:
+                ledger.warn("carried", carried.notes)
             spool.write(staged, meta, tick)
             span_ns = (spool.last_ns or 0) - (spool.first_ns or 0)
             measured = measure(staged, meta, span_ns, tick)
@@ -253,7 +259,8 @@ def _clock_warnings(ledger: Ledger, measured: Measured, moved: int, span_ns: int
         ledger.warn(
             "clock",
             f"the clock moves in steps of {step / NS:g} s and {arrivals.ties / n:.0%} of the requests share their time "
-            "with the one before: peaks over shorter windows than a step are artefacts of the clock",
+            "with the one before: peaks over shorter windows than a step are artefacts of the clock; the transform's "
+            "spread lays them over the step",
         )
     if moved:
         ledger.warn("sorted", f"{moved:,} rows came after a row with a later arrival; the table is sorted by arrival")
@@ -267,7 +274,7 @@ def _clock_warnings(ledger: Ledger, measured: Measured, moved: int, span_ns: int
         ledger.warn(
             "zeros",
             f"{ledger.zero_prompt:,} rows say 0 prompt tokens and {ledger.zero_output:,} say 0 output tokens: they "
-            "stay as arrivals with the length unknown",
+            "stay as arrivals with the length unknown; the transform's zero_output says what becomes of outputs",
         )
     missing = max(measured.missing_prompt, measured.missing_output) / n
     if missing > 0.05:

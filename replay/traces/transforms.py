@@ -124,7 +124,7 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
         session=session,
         loop=loop,
     )
-    notes = [*_notes(window, transform, excluded, in_window), *output_note]
+    notes = [*([meta.notes] if meta.notes else []), *_notes(window, transform, excluded, in_window), *output_note]
     if loop is not None:
         notes.append(chain_note(loop))
     draft, said = change(draft, transform, seed)
