@@ -23,8 +23,8 @@ def command(description: Path, out: Path | None, describe: bool, as_json: bool) 
     """Draw a trace from a description of clients, where there is no log yet.
 
     DESCRIPTION is a JSON file: span_s, seed and clients, each with name, rate_rps, gap_cv, gaps, prompt_tokens and
-    output_tokens (see docs/traces.md). The trace is Parquet and is read like any other; every report made of it says that
-    it was drawn and not recorded.
+    output_tokens (see docs/traces.md). The trace is Parquet and is read like any other; every report made of it
+    says that it was drawn and not recorded.
     """
     from replay.traces.mixing import write_own
     from replay.traces.synthetic import Description, draw

@@ -30,7 +30,8 @@ def mix(parts: Sequence[Part], align: Literal["start", "clock"], out: Path) -> s
     done; the sentence is in the file too and comes along in every report.
 
     ``align``: ``start`` lets all begin at 0; ``clock`` keeps the times of their clocks. A tenant becomes
-    ``name/tenant`` (``name`` where there is none), a session ``name/session``; prefix blocks of different traces are never the same.
+    ``name/tenant`` (``name`` where there is none), a session ``name/session``; prefix blocks of different traces are
+    never the same.
 
     Raises:
         TraceError: ``trace.mix``: a trace without clock times, with requests that follow others, or with blocks of
