@@ -13,6 +13,8 @@ import numpy.typing as npt
 Int64Array = npt.NDArray[np.int64]
 
 NS = 10**9
+_NEAR = 0.02
+_NEARLY_ALL = 0.99
 
 
 def gap_cv(times_ns: Int64Array) -> float | None:
@@ -48,8 +50,18 @@ def burst_sentence(before: Int64Array, before_ns: int, after: Int64Array, after_
 
 
 def clock_step(times_ns: Int64Array) -> int:
-    """The largest step of which all differences are multiples, ns; 0 where all times are equal."""
-    return int(np.gcd.reduce(np.diff(times_ns))) if len(times_ns) > 1 else 0
+    """The step in which the clock of sorted times moves, ns; 0 where all are equal.
+
+    Where nearly all steps are near a multiple of the smallest ones (a clock that ticks every 3 s, give or take some
+    milliseconds), the smallest step; else the largest one of which all steps are multiples.
+    """
+    steps = np.diff(np.unique(times_ns))
+    if len(steps) == 0:
+        return 0
+    smallest = int(steps.min())
+    tick = float(np.median(steps[steps < 1.5 * smallest]))
+    off = np.abs(steps - np.rint(steps / tick) * tick)
+    return smallest if (off <= _NEAR * tick).mean() >= _NEARLY_ALL else int(np.gcd.reduce(steps))
 
 
 def spread_ties(

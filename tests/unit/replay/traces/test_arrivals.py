@@ -85,6 +85,18 @@ def test_ties_are_spread_within_their_tick(how: str) -> None:
     assert cut.max() < times[-1] + NS, "the window's end stays the end"
 
 
+def test_the_clock_is_found_through_its_jitter_and_its_idle_ticks() -> None:
+    rng = np.random.default_rng(2)
+    ticks = np.repeat(np.arange(0, 900, 3) * 1000 + rng.integers(-1, 2, 300), 4) * 10**6
+    assert clock_step(np.sort(ticks)) == np.diff(np.unique(ticks)).min()
+    assert clock_step(np.sort(ticks)) > 2.99 * NS
+    idle = np.sort(rng.choice(10_000, 40, replace=False)) * NS
+    assert clock_step(idle) == NS, "few requests on a clock of seconds"
+    sparse = np.sort(rng.choice(10**7, 200, replace=False)) * 10**6
+    assert clock_step(np.repeat(sparse, 2)) == 10**6, "requests sent together on a clock of milliseconds stay together"
+    assert clock_step(np.array([5, 5])) == 0
+
+
 def test_even_spreading_is_exact() -> None:
     times = np.array([0, 0, 0, 3, 6, 6]) * NS
     assert spread_ties(times, "even", 3 * NS, 9 * NS, 0).tolist() == [

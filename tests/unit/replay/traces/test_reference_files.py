@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from replay.errors import TraceError
@@ -73,6 +74,20 @@ def test_mooncake_conversation_shows_its_clock_and_its_shared_prefixes(reference
     prefix = report.profile.prefix
     assert prefix is not None
     assert (prefix.reused_blocks, prefix.distinct_blocks, prefix.block_size_tokens) == (reused, len(seen), 512)
+
+
+@pytest.mark.parametrize("spread", ["even", "uniform"])
+def test_mooncake_ticks_are_spread(reference_dir: Path, tmp_path: Path, spread: str) -> None:
+    ingest(reference_dir / "traces/mooncake/conversation_trace.jsonl.gz", tmp_path / "out.parquet")
+    kept = load_workload(tmp_path / "out.parquet", Transform(), 0)
+    workload = load_workload(tmp_path / "out.parquet", Transform.model_validate({"spread": spread}), 0)
+    assert "The clock moves in steps of 2.997 s" in workload.notes[0]
+    moved = workload.arrival_ps - kept.arrival_ps
+    assert (moved >= 0).all()
+    assert (moved < 3 * 10**12).all()
+    assert workload.prompt_tokens.tolist() == kept.prompt_tokens.tolist()
+    busiest = [int(np.bincount(one.arrival_ps // 10**12).max()) for one in (kept, workload)]
+    assert busiest[1] < 0.75 * busiest[0], "most of the peak was the clock's"
 
 
 def test_burstgpt_failures_stay_as_arrivals(reference_dir: Path, tmp_path: Path) -> None:
