@@ -23,8 +23,8 @@ Cap = Annotated[int, Field(ge=1, le=2**24)]
 class Transform(Spec):
     """How a trace becomes the workload of a what-if. The default is the trace as it was sent.
 
-    Applied in the order of the fields: window, tenants, unknown outputs, ties, growth, burstiness, lengths, prefix
-    sharing, then what is scored. All that draws is seeded by the ``seed`` beside the transform.
+    Applied in the order of the fields: window, tenants, unknown outputs, ties, growth, burstiness, agentic depth,
+    lengths, prefix sharing, then what is scored. All that draws is seeded by the ``seed`` beside the transform.
     """
 
     window_start_s: float | None = Field(default=None, ge=0)
@@ -61,6 +61,12 @@ class Transform(Spec):
     """Power of the gaps between arrivals at the same mean rate: 0 even, 1 as recorded, above 1 burstier."""
     burstiness_window_s: float = Field(default=60.0, gt=0)
     """Gaps are reshaped within windows of this length, which keep their number of requests."""
+    agent_steps: int = Field(default=1, ge=1, le=100)
+    """Each request becomes a chain of so many calls, each with the text of those before it in its prompt."""
+    agent_pause_s: float = Field(default=0.0, ge=0, le=86_400)
+    """From the end of a call to the next of its chain: the tool's time."""
+    agent_step_tokens: int = Field(default=0, ge=0, le=2**24)
+    """Tokens that each step adds to the prompt besides the output: the tool's answer."""
     prompt_scale: float = Field(default=1.0, gt=0, le=1000)
     prompt_shift_tokens: Tokens = 0
     prompt_cap_tokens: Cap | None = None
@@ -115,6 +121,8 @@ class Transform(Spec):
     def _parts_fit(self) -> Transform:
         if self.growth_shift_s is not None and self.growth_method != "shift":
             raise ValueError("growth_shift_s moves the copies of growth_method shift: leave it out, or choose shift")
+        if self.agent_steps == 1 and (self.agent_pause_s or self.agent_step_tokens):
+            raise ValueError("agent_pause_s and agent_step_tokens are of the steps of agent_steps: give 2 or more")
         both = sorted(set(self.tenants) & set(self.without_tenants))
         if both:
             raise ValueError(f"the tenant {both[0]!r} is in tenants and in without_tenants: remove it from one")

@@ -55,13 +55,13 @@ def clock_step(times_ns: Int64Array) -> int:
     Where nearly all steps are near a multiple of the smallest ones (a clock that ticks every 3 s, give or take some
     milliseconds), the smallest step; else the largest one of which all steps are multiples.
     """
-    steps = np.diff(np.unique(times_ns))
+    steps = np.asarray(np.diff(np.unique(times_ns)), np.float64)
     if len(steps) == 0:
         return 0
     smallest = int(steps.min())
     tick = float(np.median(steps[steps < 1.5 * smallest]))
     off = np.abs(steps - np.rint(steps / tick) * tick)
-    return smallest if (off <= _NEAR * tick).mean() >= _NEARLY_ALL else int(np.gcd.reduce(steps))
+    return smallest if (off <= _NEAR * tick).mean() >= _NEARLY_ALL else int(np.gcd.reduce(np.diff(times_ns)))
 
 
 def spread_ties(

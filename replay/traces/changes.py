@@ -1,5 +1,5 @@
-"""The changes of a what-if, one after the other: ties, growth, burstiness, lengths, prefix sharing. Each says what it
-did."""
+"""The changes of a what-if, one after the other: ties, growth, burstiness, agentic depth, lengths, prefix sharing. Each
+says what it did."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import numpy.typing as npt
 
 from replay.errors import FieldError, TraceError
 from replay.specs_transform import Transform
+from replay.traces.agents import deepen
 from replay.traces.arrivals import burst_sentence, clock_step, reshape_gaps, spread_ties
+from replay.traces.chains import check_extent
 from replay.traces.draft import Draft
 from replay.traces.growth import compress, shift_copies, superpose
 from replay.traces.lengths import fit_blocks, reshape, reshape_note, scale_sharing
@@ -37,6 +39,10 @@ def change(draft: Draft, transform: Transform, seed: int) -> tuple[Draft, list[s
         draft = _grow(draft, transform, seed, notes)
     if transform.burstiness != 1.0:
         draft = _reshape_bursts(draft, transform, notes)
+    if transform.agent_steps > 1:
+        draft, note = deepen(draft, transform.agent_steps, transform.agent_pause_s, transform.agent_step_tokens)
+        notes.append(note)
+        check_extent(draft.arrival_ns)
     draft = _resize(draft, transform, notes)
     if transform.prefix_sharing < 1.0:
         draft = _share_less(draft, transform.prefix_sharing, seed, notes)
