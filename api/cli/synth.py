@@ -27,8 +27,8 @@ def command(description: Path, out: Path | None, describe: bool, as_json: bool) 
     says that it was drawn and not recorded.
     """
     from replay.traces.mixing import write_own
-    from replay.traces.synthetic import Description, draw
     from replay.traces.synthetic import describe as description_like
+    from replay.traces.synthetic import draw, read_description
 
     if describe:
         from replay.traces.ingest import ingest
@@ -41,7 +41,7 @@ def command(description: Path, out: Path | None, describe: bool, as_json: bool) 
         raise click.UsageError("synth needs --out FILE, where the trace is written")
     if not out.absolute().parent.is_dir():
         raise click.UsageError(f"--out {out}: the folder {out.parent} does not exist")
-    frame, note = draw(Description.model_validate(load_json(description, "DESCRIPTION")))
+    frame, note = draw(read_description(load_json(description, "DESCRIPTION")))
     write_own(frame, out, note, None)
     if as_json:
         print_json({"out": str(out), "requests": frame.height, "note": note})

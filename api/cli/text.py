@@ -211,7 +211,8 @@ def _workload_line(document: Document) -> str:
     assumed = ""
     if load["transform"].get("prefix_from_sessions"):  # absent from reports of earlier versions
         assumed = "; each turn of a session is taken to begin with the turn before it"
-    return f"Workload: {load['requests']:,} requests over {duration(load['span_s'])}{rate}{grown}{left_out}{assumed}."
+    line = f"Workload: {load['requests']:,} requests over {duration(load['span_s'])}{rate}{grown}{left_out}{assumed}."
+    return "\n".join([line, *(f"  {note}" for note in load["notes"])])
 
 
 def _trust_lines(document: Document, step_times: list[Document]) -> list[str]:

@@ -106,6 +106,11 @@ def what_if_options(function: F) -> F:
     return out
 
 
+def _absent(value: object) -> bool:
+    """Whether an option was not given; a 0 was."""
+    return value is None or value is False or value == ()
+
+
 def tenant_growth_of(values: Sequence[str]) -> dict[str, float]:
     """``("search=2",)`` -> ``{"search": 2.0}``."""
     out: dict[str, float] = {}

@@ -20,10 +20,11 @@ _PS_PER_NS = 1_000
 def deepen(draft: Draft, steps: int, pause_s: float, step_tokens: int) -> tuple[Draft, str]:
     """Every request as ``steps`` calls, and a sentence on it for the report.
 
-    Call ``j`` (from 0) is sent ``pause_s`` after call ``j - 1`` has ended (closed loop), with a prompt of ``prompt + j *
-    (output + step_tokens)`` tokens and the request's output. What followed the request follows its last call. Where the
-    trace has block ids, a call has the full blocks of the request's prompt and shares the text since with the other
-    calls of its chain, and with nobody else. Arrivals of later calls are the earliest possible, as in ``ClosedLoop``.
+    Call ``j`` (from 0) is sent ``pause_s`` after call ``j - 1`` has ended (closed loop), with a prompt of
+    ``prompt + j * (output + step_tokens)`` tokens and the request's output. What followed the request follows its
+    last call. Where the trace has block ids, a call has the full blocks of the request's prompt and shares the text
+    since with the other calls of its chain, and with nobody else. Arrivals of later calls are the earliest possible, as
+    in ``ClosedLoop``.
     """
     n = draft.n
     pause_ns = round(pause_s * _NS)
@@ -51,8 +52,8 @@ def deepen(draft: Draft, steps: int, pause_s: float, step_tokens: int) -> tuple[
     prompt = deeper.prompt + call * (deeper.output + step_tokens)
     prefix = None if draft.prefix is None else _grown_blocks(draft.prefix, draft.prompt, of, call, prompt)
     note = (
-        f"Agentic depth {steps}: each of {n:,} requests is a chain of {steps} calls, each sent {pause_s:g} s after the one "
-        f"before has ended, with that one's prompt and output and {step_tokens:,} tokens more in its prompt."
+        f"Agentic depth {steps}: each of {n:,} requests is a chain of {steps} calls, each sent {pause_s:g} s after the "
+        f"one before has ended, with that one's prompt and output and {step_tokens:,} tokens more in its prompt."
     )
     if prefix is None:
         note += " The trace has no block ids, so by themselves the calls share no prefix."

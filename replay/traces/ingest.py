@@ -21,6 +21,7 @@ from replay.traces.formats.generic import unknown_columns
 from replay.traces.jsontext import open_json
 from replay.traces.lines import batches as line_batches
 from replay.traces.logtext import open_log
+from replay.traces.mixing import write_own
 from replay.traces.options import IngestOptions
 from replay.traces.parquet import open_parquet
 from replay.traces.profile import Measured, measure
@@ -28,6 +29,7 @@ from replay.traces.report import CleaningReport, IngestReport
 from replay.traces.rows import Sample, Table
 from replay.traces.source import Source, no_progress
 from replay.traces.spool import Spool
+from replay.traces.synthetic import Description, description_in, draw
 from replay.traces.times import EPOCH_2000_NS
 
 NS = 10**9
@@ -48,6 +50,9 @@ def ingest(
         TraceError: whatever cannot be read honestly; names line, column, rule and cure.
     """
     options = options or IngestOptions()
+    description = description_in(source)
+    if description is not None:
+        return _drawn(description, out, options, progress)
     opened = Source(source, options.limits, progress)
     table = open_table(opened)
     carried = canonical.carried_meta(source) if opened.is_parquet else Meta()
@@ -85,6 +90,19 @@ def ingest(
     finally:
         staged.unlink(missing_ok=True)
     return report
+
+
+def _drawn(
+    description: Description, out: Path, options: IngestOptions, progress: Callable[[int, int], None]
+) -> IngestReport:
+    """Ingests the requests drawn from a description as if they had been uploaded, and says that they were drawn."""
+    frame, note = draw(description)
+    with TemporaryDirectory(prefix=".drawn-", dir=out.parent) as folder:
+        target = Path(folder) / "drawn.parquet"
+        write_own(frame, target, note, None)
+        report = ingest(target, out, options, progress)
+    why = "the file describes clients (span_s, clients); its requests were drawn from that"
+    return report.model_copy(update={"title": "Drawn from a description", "why": why})
 
 
 def open_table(source: Source) -> Table:

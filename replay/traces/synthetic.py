@@ -8,15 +8,18 @@ says more.
 
 from __future__ import annotations
 
+import json
 import math
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from replay.errors import FieldError, TraceError
+from replay.faults import plain_faults
 from replay.specs_base import Spec
 from replay.traces.report import LengthProfile, TraceProfile
 
@@ -24,7 +27,8 @@ Int64Array = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
 NS = 10**9
-MAX_REQUESTS = 20_000_000
+MAX_REQUESTS = 5_000_000
+_MAX_DESCRIPTION_BYTES = 2**22
 _EARLY = 10
 """Gaps before the window, so that its start finds clients at any point between two requests."""
 
@@ -100,7 +104,7 @@ def draw(description: Description) -> tuple[pl.DataFrame, str]:
     """The requests in arrival order, in our own format's columns, and the sentence that every report of them shows.
 
     Raises:
-        TraceError: ``trace.synthetic``: no request, or more than 20 million are expected.
+        TraceError: ``trace.synthetic``: no request, or more than 5 million are expected.
     """
     span_s = description.span_s
     expected = sum(_Curve(client, span_s).total for client in description.clients)
@@ -133,6 +137,40 @@ def draw(description: Description) -> tuple[pl.DataFrame, str]:
         "are drawn apart, and no prompt shares a prefix."
     )
     return frame, note
+
+
+def description_in(path: Path) -> Description | None:
+    """The description that a file holds; ``None`` where it is anything else: no JSON object, or not with these keys.
+
+    Raises:
+        TraceError: ``trace.synthetic``: a description that makes no sense, with each field and its cure.
+    """
+    if path.stat().st_size > _MAX_DESCRIPTION_BYTES:
+        return None
+    data = path.read_bytes()
+    if data.lstrip()[:1] != b"{" or b'"clients"' not in data or b'"span_s"' not in data:
+        return None
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or not {"clients", "span_s"} <= set(found):
+        return None
+    return read_description(found)
+
+
+def read_description(found: dict[str, Any]) -> Description:
+    """The description in a JSON object.
+
+    Raises:
+        TraceError: ``trace.synthetic``, with each field and its cure.
+    """
+    try:
+        return Description.model_validate(found)
+    except ValidationError as error:
+        faults = plain_faults(error.errors(include_url=False, include_input=False))
+        said = "; ".join(f"{one.field}: {one.detail}" if one.field else one.detail for one in faults[:5])
+        raise TraceError("trace.synthetic", f"this description cannot be drawn: {said}", faults) from error
 
 
 class _Curve:

@@ -70,6 +70,25 @@ def test_a_drawn_trace_says_so_wherever_it_goes(lab) -> None:
     assert np.median(redrawn["prompt_tokens"]) == pytest.approx(np.median(frame["prompt_tokens"]), rel=0.15)
 
 
+def test_a_description_is_an_upload_like_any_other(lab) -> None:
+    description = described(rate_rps=[[0, 1], [1000, 3]])
+    report = lab.read(description.model_dump_json(indent=2))
+    frame, note = draw(description)
+    assert (report.title, report.requests) == ("Drawn from a description", frame.height)
+    assert report.warnings[0] == note
+    assert lab.table["prompt_tokens"].sum() == frame["prompt_tokens"].sum()
+    refusal = lab_refuses(lab, '{"span_s": -1, "clients": []}')
+    assert refusal.code == "trace.synthetic"
+    assert {one.field for one in refusal.errors} == {"span_s", "clients"}
+
+
+def lab_refuses(lab, text: str) -> TraceError:
+    lab.source.write_text(text)
+    with pytest.raises(TraceError) as caught:
+        lab.read(text)
+    return caught.value
+
+
 @pytest.mark.parametrize(
     ("client", "says"),
     [
