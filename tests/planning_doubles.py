@@ -81,17 +81,27 @@ def make_result(
 
 @dataclass
 class LawSimulate:
-    """TTFT is ``BASE_TTFT_S / (1 - load)``, the load ``single_load / replicas``; counts in ``broken`` miss by far."""
+    """TTFT is ``BASE_TTFT_S / (1 - load)``, the load ``single_load / replicas``; counts in ``broken`` miss by far.
+
+    Steps that are longer than those of the first replay raise load and TTFT alike; such replays are in ``edges``."""
 
     single_load: float
     broken: frozenset[int] = frozenset()
     rejected: dict[str, int] = field(default_factory=dict)
     law: Callable[[float], float] = lambda load: BASE_TTFT_S / (1.0 - load) if load < 1.0 else 1000.0
     asked: list[int] = field(default_factory=list)
+    edges: list[tuple[float, int, int]] = field(default_factory=list)
+    """Of replays with other step times or blocks than the first: times as long, KV blocks, replicas."""
+    first: Deployment | None = None
 
     def __call__(self, workload: Workload, deployment: Deployment) -> ReplayResult:
         replicas = deployment.replicas
-        self.asked.append(replicas)
-        load = self.single_load / replicas
-        ttft = 900.0 if replicas in self.broken else self.law(load)
+        self.first = self.first or deployment
+        longer = float(deployment.step_time.rest_ps[-1] / self.first.step_time.rest_ps[-1])
+        if deployment.step_time is self.first.step_time:
+            self.asked.append(replicas)
+        else:
+            self.edges.append((longer, deployment.memory.kv_blocks, replicas))
+        load = self.single_load * longer / replicas
+        ttft = 900.0 if replicas in self.broken else self.law(load) * longer
         return make_result(workload, replicas, load_factor=load, ttft_s=ttft, rejected=self.rejected)

@@ -6,6 +6,7 @@ from typing import Any
 
 from api.cli.output import table
 from api.reports.formats import duration, seconds, usd
+from replay.planning.parts import Certainty
 
 Document = dict[str, Any]
 
@@ -25,6 +26,8 @@ def plan_text(document: Document) -> str:
         parts += ["", _recommendation_table(document)]
         parts.append("load: share of the capacity limit, not of the latency limit")
         parts += ["", f"Evidence for {where}: {best['evidence']['sentence']}"]
+        if best.get("certainty") is not None:
+            parts.append(f"How sure: {best['certainty']['how_sure']} {best['certainty']['sentence']}")
         if best.get("goodput") is not None:
             parts += ["", f"First row: {goodput_sentence(best['goodput'])}"]
     if document["infeasible"]:
@@ -184,16 +187,22 @@ def _notes(deployments: list[Document]) -> list[str]:
 
 def _recommendation_table(document: Document) -> str:
     head = ["", "GPU", "TP", "replicas", "GPUs"]
-    first = document["recommendations"][0]
-    paid = [one["price"] and one["price"]["paid_gpus"] for one in document["recommendations"]]
-    is_more_paid = any(n and n != one["gpus"] for n, one in zip(paid, document["recommendations"], strict=True))
-    head += ["paid GPUs"] * is_more_paid + ["USD/hour", "USD/month", "USD/1M output"]
+    recommended = document["recommendations"]
+    first = recommended[0]
+    paid = [one["price"] and one["price"]["paid_gpus"] for one in recommended]
+    is_more_paid = any(n and n != one["gpus"] for n, one in zip(paid, recommended, strict=True))
+    sure = [one.get("certainty") and Certainty.model_validate(one["certainty"]) for one in recommended]
+    has_range = any(found.fewest != found.most for found in sure if found)
+    head += ["paid GPUs"] * is_more_paid + ["USD/hour"] + ["within the error"] * has_range
+    head += ["USD/month", "USD/1M output"]
     head += [one["name"].replace("_", " ") for one in first["objectives"]] + ["load"]
     rows = []
-    for one, bought in zip(document["recommendations"], paid, strict=True):
-        cells = [str(one["rank"]), one["gpu"], str(one["tp"]), str(one["replicas"]), str(one["gpus"])]
+    for one, bought, found in zip(recommended, paid, sure, strict=True):
+        gpus = found.gpus_text(one["gpus"]) if found else str(one["gpus"])
+        cells = [str(one["rank"]), one["gpu"], str(one["tp"]), str(one["replicas"]), gpus]
         cells += [str(bought or "-")] * is_more_paid
-        cells += [usd(one["usd_per_hour"]), usd(one["usd_per_month"]), usd(one["usd_per_1m_output_tokens"])]
+        cells += [usd(one["usd_per_hour"])] + [found.usd_text() if found else "-"] * has_range
+        cells += [usd(one["usd_per_month"]), usd(one["usd_per_1m_output_tokens"])]
         cells += [seconds(outcome["value_s"]) for outcome in one["objectives"]] + [
             "-" if one["load_factor"] is None else f"{one['load_factor']:.0%}"
         ]

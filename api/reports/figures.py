@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from replay.planning.document import Recommendation, Timeline, WorkloadSeries
-from replay.planning.parts import CurvePoint, MemoryBreakdown, Metrics, ObjectiveOutcome
+from replay.planning.parts import CurvePoint, MemoryBreakdown, Metrics, ObjectiveOutcome, RangeEnd
 
 Figure = dict[str, Any]
 
@@ -103,7 +103,13 @@ def alternatives(recommendations: Sequence[Recommendation]) -> Figure | None:
         "y": [f"{one.rank}. {one.replicas} x TP{one.tp} {one.gpu} " for one in priced],
         "x": [one.usd_per_hour for one in priced],
         "text": [f"{one.gpus} GPU{'s' if one.gpus > 1 else ''}" for one in priced],
-        "textposition": "outside",
+        "textposition": "auto",
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": [_beyond(one, one.ends[1]) for one in priced],
+            "arrayminus": [_beyond(one, one.ends[0]) for one in priced],
+        },
         "cliponaxis": False,
         "marker": {"color": COLOURS[0]},
         "name": "USD per hour",
@@ -113,6 +119,13 @@ def alternatives(recommendations: Sequence[Recommendation]) -> Figure | None:
         "data": [bar],
         "layout": layout("USD per hour", "", showlegend=False, height=110 + 32 * len(priced), **more),
     }
+
+
+def _beyond(one: Recommendation, end: RangeEnd | None) -> float:
+    """USD per hour from the bar's end to that of its whisker; 0 where there is no such end."""
+    if end is None or end.usd_per_hour is None or one.usd_per_hour is None:
+        return 0.0
+    return abs(end.usd_per_hour - one.usd_per_hour)
 
 
 def _share_of_limit(outcome: ObjectiveOutcome) -> float | None:

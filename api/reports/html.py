@@ -13,6 +13,7 @@ from api.reports import over_time, sections
 from api.reports.environment import STATIC_FOLDER, environment
 from api.reports.tables import Table
 from replay.planning.document import Operating, PlanReport, ReplayReport, parse_report
+from replay.planning.parts import Certainty
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Curve:
     name: str
     sentence: str
     chart: sections.Chart
+    certainty: Certainty | None = None
 
 
 def page(document: dict[str, Any], *, standalone: bool) -> str:
@@ -100,6 +102,7 @@ def _curves(report: PlanReport) -> list[Curve]:
             sections.label(one.gpu, one.tp, one.replicas, one.data_parallel_size),
             one.evidence.sentence,
             sections.capacity(one.curve, f"capacity-{one.rank}", f"TP{one.tp} {one.gpu}"),
+            one.certainty,
         )
         for one in report.recommendations
     ]

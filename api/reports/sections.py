@@ -62,8 +62,12 @@ def alternatives(report: PlanReport) -> Chart:
         Column("TP", "tp"),
         Column("replicas", "replicas"),
         Column("GPUs", "gpus"),
+        Column("fewest GPUs within the error", "fewest_gpus"),
+        Column("most GPUs within the error", "most_gpus"),
         Column("paid GPUs", "paid_gpus"),
         Column("USD/hour", "usd_per_hour", "usd"),
+        Column("least USD/hour", "fewest_usd_per_hour", "usd"),
+        Column("most USD/hour", "most_usd_per_hour", "usd"),
         Column("USD/month", "usd_per_month", "usd"),
         Column("USD per 1M output tokens", "usd_per_1m_output_tokens", "usd"),
         Column("USD per 1M tokens", "usd_per_1m_tokens", "usd"),
@@ -74,13 +78,15 @@ def alternatives(report: PlanReport) -> Chart:
     rows = tuple(_alternative(one) for one in report.recommendations)
     table = Table("Candidates that meet every objective, cheapest first", columns, rows)
     text = (
-        "Cost per hour of each candidate that meets every objective, cheapest first; the label is its number of GPUs."
+        "Cost per hour of each candidate that meets every objective, cheapest first; the label is its number of GPUs. "
+        "The whiskers span what the error of step times and KV cache leaves open."
     )
     return Chart("alternatives", "Cost of the alternatives", text, figures.alternatives(report.recommendations), table)
 
 
 def _alternative(one: Recommendation) -> tuple[Cell, ...]:
-    costs = (one.usd_per_hour, one.usd_per_month, one.usd_per_1m_output_tokens, one.usd_per_1m_tokens)
+    usd = (end.usd_per_hour if end else None for end in one.ends)
+    costs = (one.usd_per_hour, *usd, one.usd_per_month, one.usd_per_1m_output_tokens, one.usd_per_1m_tokens)
     values = tuple(outcome.value_s for outcome in one.objectives)
     return (
         one.rank,
@@ -88,6 +94,7 @@ def _alternative(one: Recommendation) -> tuple[Cell, ...]:
         one.tp,
         one.replicas,
         one.gpus,
+        *(end.gpus if end else None for end in one.ends),
         one.price.paid_gpus if one.price else None,
         *costs,
         *values,

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from api.reports.tables import Cell, Column, Table
-from replay.planning.document import Cost, Infeasible, Operating, PlanReport, PoolsInfo, ReplayReport, parse_report
+from replay.planning.document import (
+    Cost,
+    Infeasible,
+    Operating,
+    PlanReport,
+    PoolsInfo,
+    Recommendation,
+    ReplayReport,
+    parse_report,
+)
 
 _STATS = ("n", "mean", "p50", "p90", "p95", "p99", "max")
 _METRICS = ("ttft_s", "ttft_from_admission_s", "itl_s", "tpot_s", "e2e_s", "queue_s")
@@ -58,9 +67,18 @@ def _plan_rows(report: PlanReport) -> list[Row]:
             "code": None,
             "reason": None,
         }
-        row |= _cost(one) | _operating(one)
+        row |= _cost(one) | _certainty(one) | _operating(one)
         rows.append(row | {f"step_time_{key}": getattr(one.step_time, key) for key in _STEP_TIME})
     return rows + [_infeasible(one, report.model) for one in report.infeasible]
+
+
+def _certainty(one: Recommendation) -> Row:
+    row: Row = {}
+    for name, end in zip(("fewest", "most"), one.ends, strict=True):
+        row |= {f"{name}_{key}": getattr(end, key, None) for key in ("replicas", "gpus", "usd_per_hour")}
+    row["may_be_cheapest"] = one.may_be_cheapest
+    names = {"step_time_error": "step_time_error", "kv_error": "kv_error", "how_sure": "how_sure", "why": "sentence"}
+    return row | {f"certainty_{name}": getattr(one.certainty, key, None) for name, key in names.items()}
 
 
 def _infeasible(one: Infeasible, model: str) -> Row:

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue, TypeAdapter, model_validator
 
 from replay.planning.parts import (
+    Certainty,
     CurvePoint,
     Goodput,
     MemoryBreakdown,
@@ -20,6 +21,7 @@ from replay.planning.parts import (
     MetricStats,
     ObjectiveOutcome,
     Part,
+    RangeEnd,
 )
 from replay.specs import Scalar, Transform
 
@@ -188,6 +190,16 @@ class Recommendation(Cost, Operating):
     curve: tuple[CurvePoint, ...]
     """Every replica count that was replayed, ascending."""
     evidence: Evidence
+    certainty: Certainty | None = None
+    """``None`` in documents of earlier versions."""
+    may_be_cheapest: bool | None = None
+    """Whether the error leaves it open that this one costs no more than rank 1; ``None``: rank 1 itself, or an end of
+    the range or a price is not known."""
+
+    @property
+    def ends(self) -> tuple[RangeEnd | None, RangeEnd | None]:
+        """Fewest and most within the error, ``None`` where not known."""
+        return (None, None) if self.certainty is None else (self.certainty.fewest, self.certainty.most)
 
     @model_validator(mode="after")
     def _gpus_add_up(self) -> Recommendation:

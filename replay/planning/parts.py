@@ -86,6 +86,50 @@ class CurvePoint(Part):
     usd_per_hour: float | None = None
 
 
+class RangeEnd(Part):
+    """One end of the range of a count."""
+
+    replicas: int = Field(ge=1)
+    gpus: int = Field(ge=1)
+    usd_per_hour: float | None = None
+
+
+class Certainty(Part):
+    """The count that the error of step times and KV cache leaves open (docs/planning.md, "How sure")."""
+
+    how_sure: str
+    """What the step times rest on, in words."""
+    step_time_error: float | None = None
+    """Share: what is stated of single steps or of measured runs, the larger; ``None``: not measured, and no range."""
+    kv_error: float | None = None
+    """Share: half the 90 % interval of the KV cache; 0 where the user sets the blocks."""
+    fewest: RangeEnd | None = None
+    """With steps shorter and the KV cache larger by the error; ``None``: no range."""
+    most: RangeEnd | None = None
+    """With steps longer and the KV cache smaller; ``None`` beside ``fewest``: no count was found that passes."""
+    replays: int = Field(default=0, ge=0)
+    sentence: str
+    """The range and why: which objective fails first; or why there is no range."""
+
+    def gpus_text(self, gpus: int) -> str:
+        """``5 (4 to 6)``, ``5 (4 or more)``; ``5`` where the error changes nothing or is not known."""
+        if self.fewest is None:
+            return f"{gpus}"
+        if self.most is None:
+            return f"{gpus} ({self.fewest.gpus} or more)"
+        is_point = self.fewest.gpus == self.most.gpus
+        return f"{gpus}" if is_point else f"{gpus} ({self.fewest.gpus} to {self.most.gpus})"
+
+    def usd_text(self) -> str:
+        """``8.00 to 12.00``, ``8.00 or more``, ``8.00``: US dollars per hour; ``-`` without a range or a price."""
+        if self.fewest is None or self.fewest.usd_per_hour is None:
+            return "-"
+        low, high = self.fewest.usd_per_hour, self.most and self.most.usd_per_hour
+        if high is None:
+            return f"{low:.2f} or more"
+        return f"{low:.2f}" if low == high else f"{low:.2f} to {high:.2f}"
+
+
 class MemoryPart(Part):
     """One slice of the memory stack."""
 

@@ -10,7 +10,22 @@ from replay.planning.document import Recommendation
 def rank(recommendations: Iterable[Recommendation]) -> tuple[Recommendation, ...]:
     """Ranked from 1. Ties fall to the GPU key, then to the smaller tensor-parallel size."""
     ordered = sorted(recommendations, key=_key)
-    return tuple(found.model_copy(update={"rank": place}) for place, found in enumerate(ordered, start=1))
+    return tuple(
+        found.model_copy(update={"rank": place, "may_be_cheapest": _may_be_cheapest(ordered[0], found)})
+        for place, found in enumerate(ordered, start=1)
+    )
+
+
+def _may_be_cheapest(first: Recommendation, found: Recommendation) -> bool | None:
+    """Whether the least that ``found`` may cost is within what the first may cost at most."""
+    if found is first or first.certainty is None or found.certainty is None:
+        return None
+    low, high = found.certainty.fewest, first.certainty.most
+    if low is None or low.usd_per_hour is None or first.certainty.fewest is None:
+        return None
+    if high is None:
+        return True
+    return None if high.usd_per_hour is None else low.usd_per_hour <= high.usd_per_hour
 
 
 def _key(found: Recommendation) -> tuple[bool, float, int, str, int]:

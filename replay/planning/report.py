@@ -32,7 +32,6 @@ from replay.planning.split_table import split_parts
 from replay.planning.wording import deployment_text, objective_text, quantity, rejected_sentence, whole_text
 from replay.results import ReplayResult
 from replay.specs import PriceFilter, Transform
-from replay.steptime.accuracy import quoted_error
 from replay.workload import Workload
 
 if TYPE_CHECKING:
@@ -64,18 +63,23 @@ CACHED_LIMIT = (
     "Prefix-cache hits are those of the prefixes that the trace names; what the cache held before the trace began is "
     "not known, so it starts empty."
 )
-_LONGER_STEPS = (
-    "a step time that is x % longer raises the load factor by x %, and latencies near saturation by several times x %. "
-    "Measure one low-load run of the deployment before buying."
+RANGE_LIMIT = (
+    "The range beside a count covers the stated error of step times and KV cache, as if all steps were off alike; not "
+    "a workload that differs from the trace. Measure one low-load run of the deployment before buying."
 )
 ESTIMATED_LIMITS = {
-    "analytic": f"Step times are estimates from data sheets, not measurements: {_LONGER_STEPS}",
+    "analytic": "Step times are estimates from data sheets, not measurements",
     "transported": (
-        "Step times are put together from single kernels timed on the GPU type, not measurements of this deployment: "
-        f"{_LONGER_STEPS}"
+        "Step times are put together from single kernels timed on the GPU type, not measurements of this deployment"
     ),
 }
 """What a report says of step times that nobody measured on the deployment, by provenance."""
+_RIVALS = 2
+"""Candidates that are named beside the cheapest where the error leaves the order open; others are counted."""
+LONGER_STEPS = (
+    "a step time that is x % longer raises the load factor by x %, and latencies near saturation by several times x %. "
+    "Measure one low-load run of the deployment before buying."
+)
 
 
 def build_plan_report(
@@ -114,10 +118,8 @@ def build_plan_report(
             kernel_version,
         ),
         method=METHOD + PLAN_METHOD,
-        limits=_limits(calibrations, cached=_prefixes_were_cached(ordered)),
-        warnings=_warnings(workload, ingest, calibrations)
-        + _margin_warnings(recommendations)
-        + _price_warnings(recommendations),
+        limits=(*_limits(calibrations, cached=_prefixes_were_cached(ordered), ending="."), RANGE_LIMIT),
+        warnings=_warnings(workload, ingest, calibrations) + _price_warnings(recommendations),
         objectives=tuple(objective_text(objective) for objective in spec.objectives),
         constraints={
             "max_gpus": spec.max_gpus,
@@ -162,7 +164,7 @@ def build_replay_report(
             replay, (calibration,), engine, spec.deployment.engine.preset, spec.seed, kernel_version
         ),
         method=METHOD,
-        limits=_limits((calibration,), cached=figures.prefix_hit_rate is not None),
+        limits=_limits((calibration,), cached=figures.prefix_hit_rate is not None, ending=f": {LONGER_STEPS}"),
         warnings=_warnings(summary, ingest, (calibration,)),
         gpu=replay.gpu.key,
         tp=tp,
@@ -211,7 +213,7 @@ def _plan_verdict(
     if best.usd_per_hour is None:
         return Verdict(
             status="unpriced",
-            sentence=f"{what} {meets} {objectives}; no price: {best.price_reason}.",
+            sentence=f"{what} {meets} {objectives}; no price: {best.price_reason}.{_range_sentence(recommendations)}",
         )
     among = (
         "the only feasible candidate"
@@ -220,8 +222,28 @@ def _plan_verdict(
     )
     return Verdict(
         status="recommended",
-        sentence=f"{what} {meets} {objectives} at {best.usd_per_hour:.2f} USD per hour, {among}.",
+        sentence=f"{what} {meets} {objectives} at {best.usd_per_hour:.2f} USD per hour, {among}."
+        f"{_range_sentence(recommendations)}",
     )
+
+
+def _range_sentence(recommendations: tuple[Recommendation, ...]) -> str:
+    """What the error of the step times and the KV cache leaves open, of the count and of the order."""
+    best = recommendations[0]
+    found = best.certainty
+    if found is None or found.fewest is None:
+        return ""
+    text = " The error of the simulation leaves the count as it is"
+    if found.most != found.fewest:
+        text = f" Within the error of the simulation: {found.gpus_text(best.gpus)} GPUs"
+        text += f", {found.usd_text()} USD per hour" if best.usd_per_hour is not None else ""
+    rivals = [(one, one.certainty) for one in recommendations if one.may_be_cheapest and one.certainty is not None]
+    if not rivals:
+        return text + "."
+    named = [f"{one.gpu} at tp {one.tp} ({sure.usd_text()})" for one, sure in rivals[:_RIVALS]]
+    named += [f"{len(rivals) - _RIVALS} more"] * (len(rivals) > _RIVALS)
+    listed = f"{', '.join(named[:-1])} and {named[-1]}" if len(named) > 1 else named[0]
+    return f"{text}; {listed} may be as cheap."
 
 
 def _replay_verdict(figures: Operating, deployment: Deployment) -> Verdict:
@@ -296,10 +318,10 @@ def _prefixes_were_cached(results: Sequence[CandidateResult]) -> bool:
     return any(point.prefix_hit_rate is not None for answer in answers if answer for point in answer.curve)
 
 
-def _limits(calibrations: tuple[CalibrationRef, ...], *, cached: bool) -> tuple[str, ...]:
+def _limits(calibrations: tuple[CalibrationRef, ...], *, cached: bool, ending: str) -> tuple[str, ...]:
     limits = (*LIMITS, CACHED_LIMIT if cached else UNCACHED_LIMIT)
     found = {calibration.provenance for calibration in calibrations}
-    return (*limits, *(text for provenance, text in ESTIMATED_LIMITS.items() if provenance in found))
+    return (*limits, *(text + ending for provenance, text in ESTIMATED_LIMITS.items() if provenance in found))
 
 
 def _warnings(
@@ -313,22 +335,6 @@ def _warnings(
     analytic = sorted({c.gpu for c in calibrations if c.provenance == "analytic"})
     if analytic:
         warnings.append(f"Step times of {', '.join(analytic)} are analytic: estimated from data sheets, not measured.")
-    return tuple(warnings)
-
-
-def _margin_warnings(recommendations: tuple[Recommendation, ...]) -> tuple[str, ...]:
-    """Objectives that pass by less than the step times may be wrong: a little slower, and the answer is one more."""
-    warnings = []
-    for found in recommendations:
-        quoted = quoted_error(found.step_time.stated_error)
-        rows = [(row.margin, row.name) for row in found.objectives if row.margin is not None]
-        if quoted is None or not rows or min(rows)[0] >= quoted[1]:
-            continue
-        margin, name = min(rows)
-        warnings.append(
-            f"{found.gpu} at tp {found.tp}: {name} passes by {margin:.1%}, less than the step-time error "
-            f"({quoted[0]}): plan for {found.replicas + 1} replicas."
-        )
     return tuple(warnings)
 
 

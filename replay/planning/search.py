@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 from replay.engines import data_parallel_size
 from replay.errors import SpecError
 from replay.hardware.entries import GpuType, ModelSpec
+from replay.planning.certainty import CertaintySearch
 from replay.planning.cost import Pricing, cost_of
 from replay.planning.document import CandidateResult, Evidence, Infeasible, Operating, Recommendation
 from replay.planning.figures import curve_point, engine_info, memory_breakdown, operating, step_time_info
 from replay.planning.idle import caches_prefixes, idle_value_s
-from replay.planning.parts import CurvePoint
+from replay.planning.parts import Certainty, CurvePoint
 from replay.planning.resolve import Candidate, ResolvedPlan
 from replay.planning.wording import quantity, rejected_sentence, unmet_sentence
 from replay.results import RELIEVED_BY_REPLICAS, ReplayResult
@@ -99,6 +100,7 @@ class _Search:
     cap: int = MAX_REPLICAS
     cap_code: str = "limit.replicas"
     cap_name: str = ""
+    replays: int = 0
 
     @property
     def replica_gpus(self) -> int:
@@ -155,21 +157,25 @@ class _Search:
         if known is not None:
             return known
         deployment = self._resolved()
-        done = len(self.points)
-        self.checkpoint(done / (done + 3.0))
-        result = self.simulate(self.workload, deployment.with_replicas(replicas))
+        point, result = self._replay(deployment.with_replicas(replicas))
+        self.points[replicas] = point
+        if point.passed:
+            self.passing[replicas] = operating(result, self.workload, self.plan.spec.objectives)
+        return point
+
+    def _replay(self, deployment: Deployment) -> tuple[CurvePoint, ReplayResult]:
+        self.checkpoint(self.replays / (self.replays + 3.0))
+        self.replays += 1
+        result = self.simulate(self.workload, deployment)
         point = curve_point(
             result,
             requests=self.workload.n,
             replica_gpus=self.replica_gpus,
             objectives=self.plan.spec.objectives,
-            usd_per_hour=self.pricing.usd_per_hour(replicas + self.spare),
+            usd_per_hour=self.pricing.usd_per_hour(deployment.replicas + self.spare),
             spare=self.spare,
         )
-        self.points[replicas] = point
-        if point.passed:
-            self.passing[replicas] = operating(result, self.workload, self.plan.spec.objectives)
-        return point
+        return point, result
 
     def _resolved(self) -> Deployment:
         if self.deployment is None:
@@ -287,6 +293,7 @@ class _Search:
             step_time=step_time_info(deployment),
             curve=self._curve(),
             evidence=self._evidence(replicas, first),
+            certainty=self._certainty(replicas),
         )
         return CandidateResult(
             gpu=found.gpu,
@@ -294,7 +301,7 @@ class _Search:
             recommendation=found,
             step_time=found.step_time,
             engine=found.engine,
-            replays=len(self.points),
+            replays=self.replays,
         )
 
     def _evidence(self, replicas: int, first: CurvePoint) -> Evidence:
@@ -328,6 +335,19 @@ class _Search:
             replays=len(self.points),
             sentence=sentence,
         )
+
+    def _certainty(self, replicas: int) -> Certainty:
+        return CertaintySearch(
+            workload=self.workload,
+            objectives=self.plan.spec.objectives,
+            deployment=self._resolved(),
+            replicas=replicas,
+            cap=self.cap,
+            cap_name=self.cap_name,
+            point=lambda deployment: self._replay(deployment)[0],
+            usd_per_hour=self.pricing.usd_per_hour,
+            spare=self.spare,
+        ).answer()
 
     def _lower_bound(self, first: CurvePoint) -> int:
         """Replicas below which the work exceeds capacity. Capacity grows as the replicas do, unless each has a prefix

@@ -25,6 +25,18 @@ _CHANCE = RELIEVED_BY_REPLICAS | {"no_replica"}
 """Reasons that depend on when a request came."""
 
 
+HOW_SURE = {
+    "measured": "Measured: the step times were timed on this deployment.",
+    "transported": (
+        "Transported: the step times are put together from kernels timed on this GPU type; nobody measured this "
+        "deployment."
+    ),
+    "analytic": "Analytic: the step times are estimated from the GPU's data sheet, not measured.",
+    "recorded": "Recorded: the step times are those of a recorded scheduler case.",
+}
+"""How sure step times are, by provenance."""
+
+
 def quantity(seconds: float) -> str:
     """``38.4 ms`` or ``2.35 s``: three significant digits."""
     if seconds < 1.0:

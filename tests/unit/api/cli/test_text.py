@@ -34,3 +34,18 @@ def test_a_replay_names_gpu_and_total_price() -> None:
     assert "Model: " in text
     document["operating"]["notes"] = ["max_model_len 131072 does not fit: replayed with max_model_len 64752"]
     assert "replayed with max_model_len 64752" in replay_text(document, 1.0, 2.0)
+
+
+def test_a_plan_says_how_sure_it_is() -> None:
+    document = plan_document()
+    best = document["recommendations"][0]
+    text = plan_text(document)
+    line = next(line for line in text.splitlines() if line.lstrip().startswith("1  H100-SXM"))
+    assert "4 (3 to 6)" in line
+    assert "7.50 to 15.00" in line
+    assert f"How sure: {best['certainty']['how_sure']} {best['certainty']['sentence']}" in text
+    for one in document["recommendations"]:
+        one["certainty"] = None
+    text = plan_text(document)
+    assert "How sure" not in text
+    assert "within the error" not in text

@@ -177,3 +177,16 @@ def test_a_replay_shows_its_objectives_goodput_splits_and_course() -> None:
     assert len(page.ids) == len(set(page.ids))
     old = replay_document() | {"timeline": None, "splits": [], "objectives": []}
     assert "Over time" not in Page(render_html(old, standalone=False)).words
+
+
+def test_a_plan_page_says_how_sure_the_count_is() -> None:
+    document = plan_document()
+    html = render_html(document, standalone=False)
+    assert "<dd>4 (3 to 6)</dd>" in html
+    assert "<dd>7.50 to 15.00</dd>" in html
+    assert html.count("How sure: ") == 1 + len(document["recommendations"])
+    for one in document["recommendations"]:
+        one["certainty"] = None
+    html = render_html(document, standalone=False)
+    assert "How sure: " not in html
+    assert "<dt>GPUs</dt><dd>4</dd>" in html

@@ -127,3 +127,16 @@ def test_cells_are_shown_by_kind() -> None:
     assert show(None, "usd") == "-"
     assert show(12.345, "gib") == "12.35"
     assert show("<b>", "text") == "<b>"
+
+
+def test_plan_as_csv_has_the_range_of_each_count() -> None:
+    document = plan_document()
+    document["recommendations"][1]["certainty"] = None
+    first, older, unpriced = read(render_csv(document))[:3]
+    assert (first["fewest_gpus"], first["gpus"], first["most_gpus"]) == ("3", "4", "6")
+    assert (first["fewest_usd_per_hour"], first["most_usd_per_hour"]) == ("7.5", "15.0")
+    assert (first["certainty_step_time_error"], first["certainty_kv_error"]) == ("0.2", "0.012")
+    assert first["certainty_how_sure"].startswith("Analytic")
+    assert "it fails at 4 replicas" in first["certainty_why"]
+    assert (older["fewest_gpus"], older["certainty_why"], older["may_be_cheapest"]) == ("", "", "true")
+    assert (unpriced["most_replicas"], unpriced["most_usd_per_hour"]) == ("8", "")

@@ -4,6 +4,7 @@ import numpy as np
 from planning_doubles import make_plan
 
 from replay.deployment import Deployment, resolve_deployment
+from replay.planning.certainty import at_edge, error_band
 from replay.planning.idle import idle_value_s
 from replay.planning.search import evaluate_candidate
 from replay.results import ReplayResult
@@ -42,6 +43,29 @@ def test_n_passes_and_one_less_fails_when_replayed_again() -> None:
     failing = simulate(workload, deployment.with_replicas(found.replicas - 1))
     assert failing.saturated or (failing.value(objective) or 0.0) > objective.threshold_s
     assert found.usd_per_hour == float(found.gpus)
+
+
+def test_the_ends_of_the_range_hold_when_replayed_again() -> None:
+    objective = parse_objective("ttft_p95=600ms")
+    plan = make_plan(gpus=("A100-SXM-80GB",), objectives=(objective,))
+    workload, candidate = bursty_workload(4000, 120.0), plan.candidates()[0]
+    found = evaluate_candidate(workload, plan, candidate, resolve_deployment, run, lambda progress: None).recommendation
+    assert found is not None
+    fewest, most = found.ends
+    assert fewest is not None
+    assert most is not None
+    assert fewest.replicas <= found.replicas <= most.replicas
+    assert fewest.replicas < most.replicas
+    deployment = resolve_deployment(plan.deployment(candidate), plan.model, plan.gpus[0])
+    band = error_band(deployment)
+    assert band is not None
+    for end, slower in ((fewest, False), (most, True)):
+        edge = at_edge(deployment, band, slower=slower)
+        passing = simulate(workload, edge.with_replicas(end.replicas))
+        assert not passing.saturated
+        assert (passing.value(objective) or 0.0) <= objective.threshold_s
+        failing = simulate(workload, edge.with_replicas(end.replicas - 1))
+        assert failing.saturated or (failing.value(objective) or 0.0) > objective.threshold_s
 
 
 def test_no_replay_beats_the_idle_bound() -> None:

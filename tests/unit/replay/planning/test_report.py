@@ -1,5 +1,4 @@
 import json
-import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,7 +17,6 @@ from replay.planning.resolve import ResolvedPlan, resolve_replay
 from replay.planning.search import evaluate_candidate
 from replay.results import ReplayResult, RequestTable
 from replay.specs import DeploymentSpec, EngineSpec, ReplaySpec, Scalar, parse_objective
-from replay.steptime.accuracy import quoted_error
 from replay.workload import Labels, Workload
 
 INGEST = {
@@ -302,13 +300,26 @@ def test_the_verdict_does_not_sell_capacity_as_headroom() -> None:
     assert "capacity" not in plan_report(two_gpus()).verdict.sentence
 
 
-def test_a_margin_below_the_step_time_error_is_a_warning() -> None:
+def test_the_verdict_gives_the_range_and_who_may_be_as_cheap() -> None:
+    report = plan_report(two_gpus(tp=(1,), price={"usd_per_gpu_hour": {"H100-SXM": 1.05, "A100-SXM-80GB": 1.0}}), 7.0)
+    best, second = report.recommendations
+    assert best.certainty is not None
+    assert second.certainty is not None
+    assert best.ends[0] != best.ends[1]
+    assert second.may_be_cheapest is True
+    sentence = report.verdict.sentence
+    assert f"Within the error of the simulation: {best.certainty.gpus_text(best.gpus)} GPUs" in sentence
+    assert f"{best.certainty.usd_text()} USD per hour" in sentence
+    assert f"H100-SXM at tp 1 ({second.certainty.usd_text()}) may be as cheap." in sentence
+    dear = plan_report(two_gpus(tp=(1,)), 7.0)
+    assert dear.recommendations[1].may_be_cheapest is False
+    assert "may be as cheap" not in dear.verdict.sentence
+
+
+def test_the_range_replaces_the_warning_of_a_small_margin() -> None:
     near = plan_report(two_gpus(objectives=(parse_objective("ttft_p99=502ms"),), tp=(1,)), single_load=0.5)
-    text = next(text for text in near.warnings if text.startswith("H100-SXM at tp 1: ttft_p99 passes by"))
-    quoted = quoted_error(near.recommendations[0].step_time.stated_error)
-    assert quoted is not None
-    assert re.search(r"\(median [\d.]+ %, p95 [\d.]+ %\)", text)
-    replicas = next(found.replicas for found in near.recommendations if found.gpu == "H100-SXM")
-    assert f"plan for {replicas + 1} replicas" in text
-    far = plan_report(two_gpus(objectives=(parse_objective("ttft_p99=60s"),), tp=(1,)), single_load=0.5)
-    assert not any("passes by" in text for text in far.warnings)
+    assert near.recommendations[0].ends[1] is None
+    assert "or more" in near.verdict.sentence
+    assert not any("step-time error" in text for text in near.warnings)
+    assert any("range beside a count" in text for text in near.limits)
+    assert not any("range beside a count" in text for text in replay_report(0.5).limits)

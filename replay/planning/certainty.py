@@ -1,0 +1,194 @@
+"""How sure a replica count is: what it would be were step times and KV blocks off by their stated error.
+
+Both ends are found by real replays: steps shorter and more blocks for the fewest replicas, steps longer and fewer
+blocks for the most. The search starts where the error alone would put the answer, and gives up after a few replays
+with the outer end of what it knows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from replay.planning.figures import step_time_info
+from replay.planning.idle import idle_value_s
+from replay.planning.parts import Certainty, CurvePoint, RangeEnd
+from replay.planning.wording import HOW_SURE, quantity, unmet_sentence
+from replay.specs import Objective
+from replay.steptime.accuracy import quoted_error
+from replay.workload import Workload
+
+if TYPE_CHECKING:
+    from replay.deployment import Deployment
+    from replay.steptime.record import StepTime
+
+MOST_REPLAYS = 6
+"""For one end. Then the end stands at the nearest count outside what is still open."""
+
+
+@dataclass(frozen=True)
+class ErrorBand:
+    """Shares: step times are off by up to ``step_time``, KV blocks by up to ``kv_blocks``."""
+
+    step_time: float
+    kv_blocks: float
+
+    def text(self, *, slower: bool) -> str:
+        """``steps 8.8 % longer and a KV cache 0.6 % smaller``."""
+        parts = [f"steps {100 * self.step_time:.3g} % {'longer' if slower else 'shorter'}"] if self.step_time else []
+        if self.kv_blocks:
+            parts.append(f"a KV cache {100 * self.kv_blocks:.2g} % {'smaller' if slower else 'larger'}")
+        return " and ".join(parts)
+
+
+def error_band(deployment: Deployment) -> ErrorBand | None:
+    """The error that is stated of the step times (``quoted_error``), and the 90 % interval of the KV cache; blocks that
+    the user sets are exact. ``None``: the error of the step times was not measured."""
+    quoted = quoted_error(step_time_info(deployment).stated_error)
+    if quoted is None:
+        return None
+    memory = deployment.memory
+    is_given = deployment.engine.num_gpu_blocks_override is not None
+    return ErrorBand(quoted, 0.0 if is_given or memory.kv_gib <= 0 else memory.kv_uncertainty_gib / memory.kv_gib)
+
+
+def at_edge(deployment: Deployment, band: ErrorBand, *, slower: bool) -> Deployment:
+    """The deployment with every step longer and fewer KV blocks by the error, or shorter and more. Knobs stay."""
+    sign = 1.0 if slower else -1.0
+    blocks = max(0, math.floor(deployment.memory.kv_blocks * (1.0 - sign * band.kv_blocks)))
+    return replace(
+        deployment,
+        step_time=scaled(deployment.step_time, 1.0 + sign * band.step_time),
+        memory=deployment.memory.model_copy(update={"kv_blocks": blocks}),
+    )
+
+
+def scaled(record: StepTime, factor: float) -> StepTime:
+    """Every part of a step ``factor`` times as long; what a request waits for before the engine sees it stays."""
+
+    changed: dict[str, Any] = {}
+    for part in fields(record):
+        if not part.name.endswith("_ps") or part.name == "request_overhead_ps":
+            continue
+        value = getattr(record, part.name)
+        is_table = isinstance(value, np.ndarray)
+        changed[part.name] = np.rint(value * factor).astype(np.int64) if is_table else round(value * factor)
+    return replace(record, **changed)
+
+
+@dataclass
+class CertaintySearch:
+    """The range around ``replicas``, the answer without error. ``point`` replays a deployment of some replicas."""
+
+    workload: Workload
+    objectives: tuple[Objective, ...]
+    deployment: Deployment
+    replicas: int
+    cap: int
+    """Hard: counts above it are never replayed."""
+    cap_name: str
+    point: Callable[[Deployment], CurvePoint]
+    usd_per_hour: Callable[[int], float | None]
+    spare: int = 0
+    """Replicas bought beside those that serve; both ends count them."""
+    replays: int = 0
+
+    def answer(self) -> Certainty:
+        """The range with its reasons; without one where no error is known or it is as large as the step itself."""
+        sure = HOW_SURE[self.deployment.step_time.provenance]
+        band = error_band(self.deployment)
+        if band is None:
+            why = "No range: how far these step times are off was not measured."
+            return Certainty(how_sure=sure, sentence=why)
+        if band == ErrorBand(0.0, 0.0):
+            end, why = self._end(self.replicas), "Step times and KV cache are stated to be exact."
+            return Certainty(how_sure=sure, step_time_error=0.0, kv_error=0.0, fewest=end, most=end, sentence=why)
+        errors = {"step_time_error": float(f"{band.step_time:.9g}"), "kv_error": float(f"{band.kv_blocks:.9g}")}
+        if band.step_time >= 1.0:
+            why = f"No range: a step may be off by {band.step_time:.0%}, which bounds no count."
+            return Certainty(how_sure=sure, sentence=why.replace("%", " %"), **errors)
+        fewest, fast = self._fewest(band)
+        most, slow = self._most(band)
+        return Certainty(
+            how_sure=sure,
+            fewest=self._end(fewest),
+            most=None if most is None else self._end(most),
+            replays=self.replays,
+            sentence=f"{fast} {slow}".strip(),
+            **errors,
+        )
+
+    def _end(self, replicas: int) -> RangeEnd:
+        bought = replicas + self.spare
+        gpus = self.deployment.with_replicas(bought).gpus
+        return RangeEnd(replicas=bought, gpus=gpus, usd_per_hour=self.usd_per_hour(bought))
+
+    def _fewest(self, band: ErrorBand) -> tuple[int, str]:
+        """The smallest count that passes with shorter steps, and what was seen."""
+        if self.replicas == 1:
+            return 1, ""
+        edge = at_edge(self.deployment, band, slower=False)
+        seen: dict[int, CurvePoint] = {}
+        start = math.ceil(self.replicas * (1.0 - band.step_time)) - 1
+        failing, passing = self._narrow(edge, seen, failing=0, passing=self.replicas, start=start)
+        fewest, what = failing + 1, band.text(slower=False)
+        if fewest == self.replicas:
+            return fewest, f"With {what}, {failing} would still not do: {unmet_sentence(seen[failing])}."
+        if fewest != passing:
+            return fewest, f"With {what}, {fewest} to {passing} replicas would do."
+        return fewest, f"With {what}, {_replicas(fewest)} would do."
+
+    def _most(self, band: ErrorBand) -> tuple[int | None, str]:
+        """The smallest count that passes with longer steps, ``None`` where none was found, and what was seen."""
+        edge, what = at_edge(self.deployment, band, slower=True), band.text(slower=True)
+        if edge.usable_blocks < 1:
+            return None, f"With {what}, no KV cache may be left."
+        for objective in self.objectives:
+            idle = idle_value_s(objective, self.workload, edge)
+            if idle > objective.threshold_s:
+                return None, (
+                    f"With {what}, no number of replicas is enough: {objective.name} is {quantity(idle)} even on an "
+                    f"idle replica, against {quantity(objective.threshold_s)}."
+                )
+        seen: dict[int, CurvePoint] = {}
+        start = max(self.replicas, math.ceil(self.replicas * (1.0 + band.step_time)) - 1)
+        failing, passing = self._narrow(edge, seen, failing=self.replicas - 1, passing=None, start=start)
+        if passing == self.replicas:
+            return passing, f"With {what}, {_replicas(passing)} still meet{'s' * (passing == 1)} every objective."
+        fails = f"With {what}, it fails at {_replicas(failing)}: {unmet_sentence(seen[failing])}"
+        if passing is not None:
+            return passing, f"{fails}; {passing} meet every objective."
+        limit = self.cap_name if failing == self.cap else "the most that were tried"
+        return None, f"{fails}; that is {limit}."
+
+    def _narrow(
+        self, edge: Deployment, seen: dict[int, CurvePoint], *, failing: int, passing: int | None, start: int
+    ) -> tuple[int, int | None]:
+        """A failing and a passing count as near to each other as a few replays bring them, ``failing`` and ``passing``
+        known before. From ``start`` in growing strides, then by halves."""
+        first, probe, stride = failing, start, 1
+        for _ in range(MOST_REPLAYS):
+            end = self.cap + 1 if passing is None else passing
+            if end - failing <= 1:
+                break
+            probe = min(max(probe, failing + 1), end - 1)
+            self.replays += 1
+            seen[probe] = self.point(edge.with_replicas(probe))
+            if seen[probe].passed:
+                passing = probe
+            else:
+                failing = probe
+            if passing is not None and failing > first:
+                probe = (failing + passing) // 2
+            else:
+                probe = failing + stride if passing is None else passing - stride
+                stride *= 2
+        return failing, passing
+
+
+def _replicas(count: int) -> str:
+    return f"{count} replica{'' if count == 1 else 's'}"
