@@ -12,7 +12,7 @@ from api.deps import LABEL, CurrentServices
 from models.errors import InvalidError
 from models.settings import Settings
 from replay.faults import plain_faults
-from replay.traces.options import IngestOptions, Limits, RepeatedHour, TimeUnit, parse_mapping
+from replay.traces.options import Ids, IngestOptions, Limits, RepeatedHour, TimeUnit, parse_mapping
 
 _Pair = Annotated[str, StringConstraints(max_length=400, pattern=LABEL)]
 
@@ -64,6 +64,9 @@ def upload_parameters(
     ] = False,
     block_size: Annotated[int | None, Query(ge=1, le=65_536, description="Tokens of one prefix block")] = None,
     max_rejected_share: Annotated[float, Query(ge=0, le=1, description="A larger share of bad rows is refused")] = 0.05,
+    ids: Annotated[
+        Ids, Query(description="hash: tenant and session ids become labels by a keyed hash; keep: they stay")
+    ] = "hash",
 ) -> UploadParameters:
     """Reads the parameters. Raises SpecError for a bad mapping, InvalidError for a value that the options refuse."""
     values = {
@@ -78,6 +81,7 @@ def upload_parameters(
         "keep_duplicates": keep_duplicates,
         "block_size": block_size,
         "max_rejected_share": max_rejected_share,
+        "ids": ids,
         "limits": ingest_limits(services.settings),
     }
     try:

@@ -117,10 +117,11 @@ def check(data: bytes, folder: Path, rng: random.Random) -> str:
         time_zone=rng.choice((None, "UTC", "Europe/Berlin")),
         rows_are_requests=True,
         repeated_hour=rng.choice(("refuse", "order")),
+        ids=rng.choice(("keep", "hash")),
     )
     refused: TraceError | None = None
     try:
-        report = ingest(source, out, options)
+        report = ingest(source, out, options, id_key=b"fuzz")
     except TraceError as error:
         refused = error
     if refused is not None:

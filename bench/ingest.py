@@ -1,15 +1,20 @@
-"""Rows per second of trace ingest, beside a plain line count of the same file in the same run.
+"""Rows per second of trace ingest, its memory, and how soon it can be cancelled.
 
-Run: ``python bench/ingest.py [ROWS]`` (default 1,000,000). The ratio says how many plain counts one ingest costs; it
-travels between machines, the rates do not. "CPU" is the time of all threads together.
+Run: ``python bench/ingest.py [--rows N] [--format NAME]... [--repeats N]``. Each format is read in a process of its
+own, so that its peak of resident memory is its own. "CPU" is the time of all threads together; "line count" is a count
+of the same file's lines in the same run, and "ratio" says how many of those one ingest costs: it travels between
+machines, the rates do not. "longest gap" is the longest CPU time without a look at whether the job was cancelled.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
+import multiprocessing
+import resource
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,31 +22,51 @@ import numpy as np
 from replay.traces.ingest import ingest
 from replay.traces.options import IngestOptions, TimeUnit
 
-REPEATS = 3
+FORMATS = {"azure CSV": 1, "own CSV": 1, "own JSONL": 2, "mooncake": 4}
+"""Format to the divisor of its number of rows: some take longer a row."""
+CHUNK_ROWS = 200_000
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What reading one file cost; times in seconds."""
+
+    wall_s: float
+    cpu_s: float
+    peak_rss_bytes: int
+    longest_gap_s: float
 
 
 def lines(kind: str, n: int) -> Iterator[str]:
     """A made-up trace of ``n`` requests in one of the formats."""
     rng = np.random.Generator(np.random.PCG64(1))
-    micros = np.cumsum(rng.integers(0, 3_000, n))
-    prompt, output = rng.integers(1, 5_000, n), rng.integers(1, 500, n)
     start = np.datetime64("2024-05-12T00:00:00", "us")
-    rows = zip(micros.tolist(), prompt.tolist(), output.tolist(), strict=True)
     if kind == "azure CSV":
         yield "TIMESTAMP,ContextTokens,GeneratedTokens"
-        for t, p, o in rows:
-            yield f"{str(start + t).replace('T', ' ')}+00:00,{p},{o}"
     elif kind == "own CSV":
         yield "arrival_s,prompt_tokens,output_tokens"
-        for t, p, o in rows:
-            yield f"{t / 1e6:.6f},{p},{o}"
-    elif kind == "own JSONL":
-        for t, p, o in rows:
-            yield f'{{"arrival_us": {t}, "prompt_tokens": {p}, "output_tokens": {o}}}'
-    else:
-        for t, p, o in rows:
-            ids = ", ".join(map(str, range(t % 97, t % 97 + -(-p // 512))))
-            yield f'{{"timestamp": {t // 1000}, "input_length": {p}, "output_length": {o}, "hash_ids": [{ids}]}}'
+    last = 0
+    for first in range(0, n, CHUNK_ROWS):
+        rows = min(CHUNK_ROWS, n - first)
+        micros = last + np.cumsum(rng.integers(0, 3_000, rows))
+        last = int(micros[-1])
+        prompt, output = rng.integers(1, 5_000, rows), rng.integers(1, 500, rows)
+        for t, p, o in zip(micros.tolist(), prompt.tolist(), output.tolist(), strict=True):
+            if kind == "azure CSV":
+                yield f"{str(start + t).replace('T', ' ')}+00:00,{p},{o}"
+            elif kind == "own CSV":
+                yield f"{t / 1e6:.6f},{p},{o}"
+            elif kind == "own JSONL":
+                yield f'{{"arrival_us": {t}, "prompt_tokens": {p}, "output_tokens": {o}}}'
+            else:
+                ids = ", ".join(map(str, range(t % 97, t % 97 + -(-p // 512))))
+                yield f'{{"timestamp": {t // 1000}, "input_length": {p}, "output_length": {o}, "hash_ids": [{ids}]}}'
+
+
+def write(path: Path, kind: str, rows: int) -> None:
+    """The file, without ever holding it."""
+    with path.open("w") as handle:
+        handle.writelines(line + "\n" for line in lines(kind, rows))
 
 
 def count_lines(path: Path) -> int:
@@ -50,30 +75,50 @@ def count_lines(path: Path) -> int:
         return sum(block.count(b"\n") for block in iter(lambda: handle.read(2**20), b""))
 
 
-def best(action: object, *arguments: object) -> tuple[float, float]:
-    """Least wall and CPU seconds over the repeats."""
-    walls, cpus = [], []
-    assert callable(action)
-    for _ in range(REPEATS):
-        wall, cpu = time.perf_counter(), time.process_time()
-        action(*arguments)
-        walls.append(time.perf_counter() - wall)
-        cpus.append(time.process_time() - cpu)
-    return min(walls), min(cpus)
+def read(path: Path, unit: TimeUnit | None) -> Reading:
+    """One ingest in this process."""
+    longest, before = 0.0, time.process_time()
+
+    def progress(_done: int, _total: int) -> None:
+        nonlocal longest, before
+        now = time.process_time()
+        longest, before = max(longest, now - before), now
+
+    wall, cpu = time.perf_counter(), time.process_time()
+    ingest(path, path.with_name("out.parquet"), IngestOptions(time_unit=unit), progress)
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    return Reading(wall, cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, longest)
 
 
 def main() -> None:
-    n = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
-    print(f"{'format':12} {'rows':>11} {'rows/s':>12} {'rows/CPU s':>12} {'line count':>11} {'ratio':>7}")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for kind, rows in (("azure CSV", n), ("own CSV", n), ("own JSONL", n // 2), ("mooncake", n // 4)):
-            path = folder / "trace"
-            path.write_text("".join(line + "\n" for line in lines(kind, rows)))
-            count, _ = best(count_lines, path)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--format", action="append", choices=list(FORMATS), dest="formats", help="default: all")
+    parser.add_argument("--repeats", type=int, default=3)
+    asked = parser.parse_args()
+    print(
+        f"{'format':10} {'rows':>11} {'MiB':>7} {'rows/s':>10} {'rows/CPU s':>10} {'line count':>11} {'ratio':>6} "
+        f"{'peak RSS':>10} {'longest gap':>11}"
+    )
+    for kind in asked.formats or FORMATS:
+        rows = asked.rows // FORMATS[kind]
+        with tempfile.TemporaryDirectory() as name:
+            path = Path(name) / "trace"
+            write(path, kind, rows)
+            started = time.perf_counter()
+            count_lines(path)
+            count = time.perf_counter() - started
             unit: TimeUnit | None = "ms" if kind == "mooncake" else None  # its rate is above what is taken unasked
-            wall, cpu = best(ingest, path, folder / "out.parquet", IngestOptions(time_unit=unit))
-            print(f"{kind:12} {rows:11,} {rows / wall:12,.0f} {rows / cpu:12,.0f} {count:9.3f} s {wall / count:7.1f}")
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                readings = [pool.apply(read, (path, unit)) for _ in range(asked.repeats)]
+            wall, cpu = min(one.wall_s for one in readings), min(one.cpu_s for one in readings)
+            peak = max(one.peak_rss_bytes for one in readings) / 2**20
+            gap = min(one.longest_gap_s for one in readings)
+            print(
+                f"{kind:10} {rows:11,} {path.stat().st_size / 2**20:7,.0f} {rows / wall:10,.0f} {rows / cpu:10,.0f} "
+                f"{count:9.3f} s {wall / count:6.1f} {peak:6,.0f} MiB {gap:9.2f} s",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
 import json
 import os
 import secrets
@@ -63,7 +64,8 @@ class Settings(BaseSettings):
     )
     secret_key: SecretStr | None = Field(
         default=None,
-        description="Signs cursors and forms; needed outside embedded mode, where one is made on first start",
+        description="Signs cursors and forms, keys the labels of ids; needed outside embedded mode, where one is made "
+        "on first start",
     )
 
     # logs
@@ -81,6 +83,9 @@ class Settings(BaseSettings):
     ingest_max_rows: int = Field(default=200_000_000, ge=1, description="Most rows of a trace")
     ingest_max_line_bytes: int = Field(default=16 * 1024**2, ge=1024, description="Longest line")
     ingest_max_columns: int = Field(default=500, ge=1, description="Most columns")
+    keep_uploads: bool = Field(
+        default=False, description="Keep uploaded files once they are read; else only the canonical trace stays"
+    )
     blob_grace_s: float = Field(default=86400.0, ge=0, description="Age after which an unused blob is deleted")
     tmp_grace_s: float = Field(default=86400.0, ge=0, description="Age after which an abandoned upload is deleted")
     partial_upload_ttl_s: float = Field(
@@ -247,6 +252,10 @@ class Settings(BaseSettings):
                 "settings.secret_key", f"{path} holds no key of {MIN_SECRET} bytes: delete it, and a new one is made"
             )
         return key
+
+    def id_key(self) -> bytes:
+        """The key of the labels that stand for tenant and session ids, derived from the signing key."""
+        return hmac.digest(self.signing_key(), b"labels of trace ids", "sha256")
 
     def environment(self) -> dict[str, str]:
         """These settings as variables, for a subprocess that must see exactly the same."""

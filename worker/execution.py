@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 from prometheus_client import Counter, Histogram
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from models import jobs
@@ -26,6 +26,7 @@ from models.repositories import jobs as job_rows
 from models.repositories import traces as trace_rows
 from models.services import Services
 from models.tables import Job, Report
+from models.use_cases import traces
 from replay.errors import ReplayError
 from replay.planning.document import CandidateResult
 from replay.planning.resolve import Candidate, ResolvedPlan, ResolvedReplay
@@ -132,7 +133,8 @@ def _ingest(run: Run) -> None:
     source = services.blobs.local_path(spec["source_sha256"])
     out = run.folder / "canonical.parquet"
     options = IngestOptions.model_validate(spec["options"])
-    report = runner.ingest_file(source, out, options, run.checkpoint)
+    id_key = services.settings.id_key() if options.ids == "hash" else None
+    report = runner.ingest_file(source, out, options, run.checkpoint, id_key=id_key)
     with out.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     size = out.stat().st_size
@@ -145,6 +147,10 @@ def _ingest(run: Run) -> None:
         trace_rows.make_ready(session, run.job.id, sha256, size, report, now)
 
     run.write(finish)
+    try:
+        traces.delete_upload(services, spec["source_sha256"])
+    except (OSError, SQLAlchemyError) as error:  # the trace is ready; a later sweep deletes the file
+        log.warning("upload.not_deleted", error=type(error).__name__)
 
 
 def _replay(run: Run) -> None:

@@ -35,15 +35,20 @@ def no_checkpoint(_progress: float) -> None:
 
 
 def ingest_file(
-    source: Path, out: Path, options: IngestOptions, checkpoint: Checkpoint = no_checkpoint
+    source: Path,
+    out: Path,
+    options: IngestOptions,
+    checkpoint: Checkpoint = no_checkpoint,
+    *,
+    id_key: bytes | None = None,
 ) -> dict[str, Any]:
-    """Cleans ``source`` into the canonical file ``out``; the ingest report as JSON. Raises TraceError."""
+    """Cleans ``source`` into the canonical file ``out``; the ingest report as JSON. Raises TraceError, SpecError."""
     from replay.traces.ingest import ingest
 
     def progress(done_bytes: int, total_bytes: int) -> None:
         checkpoint(min(1.0, done_bytes / total_bytes) if total_bytes > 0 else 0.0)
 
-    return ingest(source, out, options, progress).model_dump(mode="json")
+    return ingest(source, out, options, progress, id_key=id_key).model_dump(mode="json")
 
 
 def evaluate(
@@ -160,16 +165,18 @@ def run_plan_locally(
     *,
     threads: int = 1,
     progress: Callable[[str, float], None] = lambda _what, _share: None,
+    id_key: bytes | None = None,
 ) -> dict[str, Any]:
     """A whole plan in this process: the same document that the service's jobs store for the same trace and spec.
 
     ``threads`` candidates are replayed at once (kernels release the interpreter lock); the result is the same.
-    ``progress`` is told what happens and its share done. Raises SpecError, TraceError, OSError.
+    ``progress`` is told what happens and its share done; ``id_key`` see ``replay.traces.ingest``.
+    Raises SpecError, TraceError, OSError.
     """
     from replay.planning.resolve import TraceRef, resolve_plan
 
     resolve_plan(spec, catalogue, trace=TraceRef(sha256="-", name=trace.name))  # refuses before a long file is read
-    workload, report, sha256 = _read_locally(trace, spec, options, progress)
+    workload, report, sha256 = _read_locally(trace, spec, options, progress, id_key)
     plan = resolve_plan(spec, catalogue, trace=TraceRef(sha256=sha256, name=trace.name))
     candidates = plan.candidates()
     shares = dict.fromkeys(candidates, 0.0)
@@ -199,6 +206,7 @@ def run_replay_locally(
     *,
     threads: int = 1,
     progress: Callable[[str, float], None] = lambda _what, _share: None,
+    id_key: bytes | None = None,
 ) -> tuple[dict[str, Any], ReplayResult]:
     """One replay in this process: its document and its result. Raises SpecError, TraceError, OSError."""
     from replay.deployment import resolve_deployment
@@ -206,7 +214,7 @@ def run_replay_locally(
 
     early = resolve_replay(spec, catalogue, trace=TraceRef(sha256="-", name=trace.name))
     resolve_deployment(early.spec.deployment, early.model, early.gpu)  # refuses before a long file is read
-    workload, report, sha256 = _read_locally(trace, spec, options, progress)
+    workload, report, sha256 = _read_locally(trace, spec, options, progress, id_key)
     resolved = resolve_replay(spec, catalogue, trace=TraceRef(sha256=sha256, name=trace.name))
     return replay(resolved, workload, report, partial(progress, _replaying("the trace")), threads=threads)
 
@@ -267,11 +275,15 @@ class _Watched:
 
 
 def _read_locally(
-    trace: Path, spec: PlanSpec | ReplaySpec, options: IngestOptions, progress: Callable[[str, float], None]
+    trace: Path,
+    spec: PlanSpec | ReplaySpec,
+    options: IngestOptions,
+    progress: Callable[[str, float], None],
+    id_key: bytes | None,
 ) -> tuple[Workload, dict[str, Any], str]:
     with tempfile.TemporaryDirectory(prefix="capreplay-") as folder:
         canonical = Path(folder) / "trace.parquet"
-        report = ingest_file(trace, canonical, options, partial(progress, f"reading {trace.name}"))
+        report = ingest_file(trace, canonical, options, partial(progress, f"reading {trace.name}"), id_key=id_key)
         with canonical.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         return load(canonical, spec), report, sha256

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import celery
@@ -18,7 +18,7 @@ from models.repositories import jobs as job_rows
 from models.repositories import tenancy
 from models.repositories import workers as worker_rows
 from models.services import Services
-from models.use_cases import schedules
+from models.use_cases import schedules, traces
 
 log = structlog.get_logger(__name__)
 REAPED = Counter("capreplay_jobs_reaped_total", "Jobs taken from silent runners", ["outcome"])
@@ -75,6 +75,7 @@ def sweep(services: Services) -> int:
             if blob_rows.delete_if_unused(session, sha256, before):
                 services.blobs.delete(sha256)  # within the transaction: who stores it again waits for the row
                 deleted += 1
+    deleted += _sweep_uploads(services, before)
     deleted += _sweep_orphans(services)
     with services.database.write() as session:
         tenancy.delete_old_idempotency_keys(session, now - timedelta(seconds=settings.idempotency_ttl_s))
@@ -84,6 +85,15 @@ def sweep(services: Services) -> int:
     if deleted or abandoned:
         log.info("sweeper.deleted", blobs=deleted, temporary=abandoned)
     return deleted
+
+
+def _sweep_uploads(services: Services, before: datetime) -> int:
+    """Files of uploads that were read, or never will be: what an ingest could not delete by itself."""
+    if services.settings.keep_uploads:
+        return 0
+    with services.database.read() as session:
+        uploads = blob_rows.list_read_uploads(session, before)
+    return sum(traces.delete_upload(services, sha256) for sha256 in uploads)
 
 
 def _sweep_orphans(services: Services) -> int:

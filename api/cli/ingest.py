@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from api.cli.options import format_options, ingest_options_of, options
+from api.cli.options import format_options, id_key_of, ingest_options_of, options
 from api.cli.output import Progress, json_option, print_json, table
 from api.reports.formats import duration, number, percent
 
@@ -37,7 +37,11 @@ def command(file: Path, out: Path | None, as_json: bool, **how: Any) -> None:
     with tempfile.TemporaryDirectory(prefix="capreplay-") as folder:
         target = out or Path(folder) / "trace.parquet"
         report = ingest(
-            file, target, chosen, lambda done, total: progress(f"reading {file.name}", done / max(total, 1))
+            file,
+            target,
+            chosen,
+            lambda done, total: progress(f"reading {file.name}", done / max(total, 1)),
+            id_key=id_key_of(chosen),
         )
     progress.done()
     if as_json:

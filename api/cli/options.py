@@ -174,6 +174,11 @@ format_options = options(
     ),
     click.option("--block-size", type=int, help="Tokens of one prefix block, where the format does not fix it."),
     click.option("--max-rejected-share", type=float, help="Refuse a trace with more rejected rows; default 0.05."),
+    click.option(
+        "--ids",
+        type=click.Choice(["keep", "hash"]),
+        help="hash: tenants and sessions become labels, the same as this installation's service makes; default keep.",
+    ),
 )
 
 price_options = options(
@@ -313,6 +318,7 @@ def ingest_options_of(
     keep_duplicates: bool | None,
     block_size: int | None,
     max_rejected_share: float | None,
+    ids: str | None,
 ) -> IngestOptions:
     """How to read the trace: the options of ``format_options``."""
     from replay.traces.options import IngestOptions, parse_mapping
@@ -329,6 +335,7 @@ def ingest_options_of(
         "keep_duplicates": keep_duplicates,
         "block_size": block_size,
         "max_rejected_share": max_rejected_share,
+        "ids": ids,
     }
     return IngestOptions.model_validate({key: value for key, value in chosen.items() if value is not None})
 
@@ -354,6 +361,13 @@ def _timed(value: str, option: str, names: tuple[str, ...], example: str) -> dic
         return {"replica": int(replica)} | dict(zip(names, map(float, times), strict=False))
     except ValueError as error:
         raise refusal from error
+
+
+def id_key_of(options: IngestOptions) -> bytes | None:
+    """The installation's key, where ids are to become labels. Raises SpecError for a damaged one."""
+    from models.settings import load_settings
+
+    return load_settings().id_key() if options.ids == "hash" else None
 
 
 def own_prices_of(values: Sequence[str]) -> dict[str, float]:

@@ -15,6 +15,7 @@ from api.cli.options import (
     engine_of,
     engine_options,
     format_options,
+    id_key_of,
     ingest_options_of,
     model_option,
     objectives_of,
@@ -166,7 +167,7 @@ def plan_locally(
 
     progress = Progress()
     cores = threads or len(os.sched_getaffinity(0))
-    document = run_plan_locally(trace, spec, catalogue, how, threads=cores, progress=progress)
+    document = run_plan_locally(trace, spec, catalogue, how, threads=cores, progress=progress, id_key=id_key_of(how))
     progress.done()
     return document
 
@@ -183,7 +184,7 @@ def replay_locally(
 
     progress = Progress()
     cores = threads or len(os.sched_getaffinity(0))
-    answer = run_replay_locally(trace, spec, catalogue, how, threads=cores, progress=progress)
+    answer = run_replay_locally(trace, spec, catalogue, how, threads=cores, progress=progress, id_key=id_key_of(how))
     progress.done()
     return answer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, CursorResult, and_, delete, func, or_, select
+from sqlalchemy import ColumnElement, CursorResult, and_, case, delete, func, or_, select
 from sqlalchemy.orm import Session
 
 from models.blobs import PROBE_SHA256
@@ -19,8 +19,12 @@ def note_blob(session: Session, sha256: str, size_bytes: int, now: datetime) -> 
 
 
 def stored_bytes(session: Session, tenant_id: str) -> int:
-    """Bytes of the tenant's uploads, their canonical forms, reports and tables of requests; shared blobs count each."""
-    traces = select(func.sum(Trace.source_bytes + func.coalesce(Trace.canonical_bytes, 0)))
+    """Bytes of the tenant's uploads while they are kept, their canonical forms, reports and tables of requests; shared
+    blobs count each."""
+    upload = case((Blob.bytes > 0, Trace.source_bytes), else_=0)
+    traces = select(func.sum(upload + func.coalesce(Trace.canonical_bytes, 0))).join(
+        Blob, Blob.sha256 == Trace.source_sha256
+    )
     reports = select(func.sum(Report.document_bytes + func.coalesce(Report.requests_bytes, 0)))
     totals = [traces.where(Trace.tenant_id == tenant_id), reports.where(Report.tenant_id == tenant_id)]
     return sum(int(session.scalars(total).one() or 0) for total in totals)
@@ -42,6 +46,33 @@ def delete_if_unused(session: Session, sha256: str, before: datetime) -> bool:
     statement = delete(Blob).where(Blob.sha256 == sha256, Blob.last_used_at < before, _unreferenced())
     result = session.execute(statement, execution_options={"synchronize_session": False})
     return cast("CursorResult[Any]", result).rowcount == 1
+
+
+def _is_upload(*, waiting: bool) -> ColumnElement[bool]:
+    """Whether the blob is a trace's upload; ``waiting``: of one that is still to be read."""
+    source = select(1).where(Trace.source_sha256 == Blob.sha256)
+    return (source.where(Trace.status == "ingesting") if waiting else source).exists()
+
+
+def _is_read_upload() -> ColumnElement[bool]:
+    others = (Trace.canonical_sha256, Report.document_sha256, Report.requests_sha256)
+    needed = or_(*(select(1).where(column == Blob.sha256).exists() for column in others))
+    return and_(Blob.bytes > 0, _is_upload(waiting=False), ~_is_upload(waiting=True), ~needed)
+
+
+def list_read_uploads(session: Session, before: datetime, limit: int = 1000) -> list[str]:
+    """Uploads stored before ``before`` that no ingest waits for any more, their files still there."""
+    return list(session.scalars(select(Blob.sha256).where(Blob.last_used_at < before, _is_read_upload()).limit(limit)))
+
+
+def let_go_of_upload(session: Session, sha256: str) -> bool:
+    """Marks an upload's file as gone if no ingest waits for it; the caller deletes it before this transaction ends."""
+    blob = session.get(Blob, sha256, with_for_update=True)  # first: who stores it again holds the row until the end
+    if blob is None or session.scalar(select(1).where(Blob.sha256 == sha256, _is_read_upload())) is None:
+        return False
+    blob.bytes = 0
+    session.flush()
+    return True
 
 
 def exists(session: Session, sha256: str) -> bool:

@@ -20,6 +20,7 @@ class Blob(Base):
 
     sha256: Mapped[str] = mapped_column(String(HASH_LENGTH), primary_key=True)
     bytes: Mapped[int]
+    """0 where the file is gone: an upload that was read and is not kept (``CAPREPLAY_KEEP_UPLOADS``)."""
     last_used_at: Mapped[datetime] = mapped_column(index=True)
     """When it was last stored; the grace time before deletion starts here."""
 
@@ -36,7 +37,7 @@ class Trace(Base):
     """Label under which later uploads continue this one; a schedule may use a stream's newest trace."""
     status: Mapped[str] = mapped_column(String(20))
     source_sha256: Mapped[str] = mapped_column(String(HASH_LENGTH), ForeignKey("blobs.sha256"))
-    """The upload as it came."""
+    """The upload as it came; its file may be gone once it is read."""
     source_bytes: Mapped[int]
     options: Mapped[dict[str, Any]]
     """``IngestOptions`` as JSON."""

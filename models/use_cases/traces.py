@@ -190,6 +190,17 @@ def delete_trace(session: Session, principal: Principal, services: Services, tra
     session.flush()
 
 
+def delete_upload(services: Services, sha256: str) -> bool:
+    """Deletes the file of an upload that no ingest waits for, unless uploads are kept; whether it did."""
+    if services.settings.keep_uploads:
+        return False
+    with services.database.write() as session:
+        gone = blob_rows.let_go_of_upload(session, sha256)
+        if gone:
+            services.blobs.delete(sha256)  # within the transaction: who stores it again waits for the row
+    return gone
+
+
 def _check_labels(name: str, stream: str | None) -> None:
     for field, text, limit in (("name", name, 200), ("stream", stream or "", 100)):
         if len(text) > limit or not text.isprintable():

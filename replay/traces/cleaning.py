@@ -10,11 +10,11 @@ import polars as pl
 
 from replay.errors import FieldError, TraceError
 from replay.traces.options import IngestOptions
+from replay.traces.pseudonyms import shown
 from replay.traces.report import Rejection
 from replay.traces.rows import LINE, Batch, Fault
 
 FIRST_REJECTIONS = 100
-_SHOWN_CHARACTERS = 40
 
 CURES = {
     "not_utf8": "write the line as UTF-8",
@@ -116,10 +116,20 @@ class Ledger:
 
     def _keep(self, faults: list[Fault]) -> None:
         new = [
-            Rejection(line=f.line, column=f.column, rule=f.rule, cure=CURES.get(f.rule, ""), value=f.value)
+            Rejection(
+                line=f.line,
+                column=f.column,
+                rule=f.rule,
+                cure=CURES.get(f.rule, ""),
+                value=None if f.value is None else self.shown(f.value),
+            )
             for f in faults
         ]
         self.first = sorted(self.first + new, key=lambda rejection: rejection.line)[:FIRST_REJECTIONS]
+
+    def shown(self, cell: str) -> str:
+        """What a message may say of a cell."""
+        return shown(cell, hidden=self.options.ids == "hash")
 
     def warn(self, key: str, text: str) -> None:
         """A sentence for the report; one a key."""
@@ -161,12 +171,11 @@ class Ledger:
 
 
 def _cell(frame: pl.DataFrame, line: int, column: str | None) -> str | None:
-    """What the file has in a rejected cell, quoted and never long; ``None`` where it is empty or not one cell."""
+    """What the file has in a rejected cell; ``None`` where it is empty or not one cell."""
     if column is None or column not in frame.columns:
         return None
     cells = frame.filter(pl.col(LINE) == line)[column]
     value = cells[0] if len(cells) else None
     if value is None or isinstance(value, pl.Series):
         return None
-    text = str(value)
-    return repr(text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "...")
+    return str(value)

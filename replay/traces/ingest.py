@@ -25,6 +25,7 @@ from replay.traces.mixing import write_own
 from replay.traces.options import IngestOptions
 from replay.traces.parquet import open_parquet
 from replay.traces.profile import Measured, measure
+from replay.traces.pseudonyms import Pseudonyms, key_needed
 from replay.traces.report import CleaningReport, IngestReport
 from replay.traces.rows import Sample, Table
 from replay.traces.source import Source, no_progress
@@ -41,15 +42,22 @@ def ingest(
     out: Path,
     options: IngestOptions | None = None,
     progress: Callable[[int, int], None] = no_progress,
+    *,
+    id_key: bytes | None = None,
 ) -> IngestReport:
     """Reads the trace file ``source`` and writes the canonical Parquet file ``out`` (only if all went well).
 
     ``progress(done_bytes, total_bytes)`` is called about once a batch and may raise to cancel.
+    ``id_key`` is the installation's key, for ``options.ids == "hash"``.
 
     Raises:
+        SpecError: ids are to be replaced, and there is no key.
         TraceError: whatever cannot be read honestly; names line, column, rule and cure.
     """
     options = options or IngestOptions()
+    if options.ids == "hash" and not id_key:
+        raise key_needed()
+    pseudonyms = Pseudonyms(id_key) if options.ids == "hash" and id_key else None
     description = description_in(source)
     if description is not None:
         return _drawn(description, out, options, progress)
@@ -73,7 +81,9 @@ def ingest(
         with TemporaryDirectory(prefix=".ingest-", dir=out.parent) as folder:
             spool = Spool(Path(folder))
             for frame in chosen.read(table, options, ledger):
-                spool.add(frame)
+                spool.add(frame if pseudonyms is None else pseudonyms.replace(frame))
+            if pseudonyms is not None and pseudonyms.found:
+                ledger.assumed["ids"] = f"{' and '.join(sorted(pseudonyms.found))} ids replaced by labels"
             ledger.check()
             meta = replace(_meta(spool, ledger, chosen, options), notes=carried.notes)
             if carried.notes:

@@ -14,6 +14,7 @@ import polars as pl
 
 from replay.errors import TraceError
 from replay.traces import lines
+from replay.traces.jsontemplate import Template, make_template
 from replay.traces.rows import LINE, Batch, Fault, Sample, list_column
 from replay.traces.source import Source, refusal
 
@@ -259,7 +260,17 @@ class JsonLines:
     def batches(self, columns: Sequence[str]) -> Iterator[Batch]:
         """All rows, only the wanted columns."""
         wanted = list(dict.fromkeys(columns))
-        return (to_batch(records, wanted) for records in self.records(wanted))
+        template: Template | None = None
+        for batch in lines.batches(self.source):
+            if template is None:
+                template = make_template(batch.data[: batch.data.index(b"\n")].decode("utf-8"), wanted)
+            found = None if template is None else template.frame(batch.data, wanted)
+            if found is None:
+                template = None
+                yield to_batch(parse_lines(batch, wanted), wanted)
+            else:
+                numbers = pl.int_range(batch.first, batch.first + found.height, dtype=pl.Int64, eager=True)
+                yield Batch(found.insert_column(0, numbers.alias(LINE)))
 
 
 @dataclass(frozen=True)
@@ -399,8 +410,8 @@ class _ArrayText:
 
     def expect(self, mark: str) -> None:
         if not self.take(mark):
-            found = self.text[self.at : self.at + 20] or "the end of the file"
-            raise self.broken(self.line, f"{mark!r} expected, {found!r} found")
+            found = repr(self.text[self.at]) if self.at < len(self.text) else "the end of the file"
+            raise self.broken(self.line, f"{mark!r} expected, {found} found")
 
     def expect_end(self) -> None:
         self.skip()

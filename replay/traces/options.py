@@ -14,6 +14,9 @@ from replay.specs_base import Spec
 TimeUnit = Literal["s", "ms", "us", "ns"]
 TIME_UNITS: tuple[TimeUnit, ...] = get_args(TimeUnit)
 
+Ids = Literal["keep", "hash"]
+"""What becomes of tenant and session ids."""
+
 RepeatedHour = Literal["refuse", "first", "second", "order"]
 """What a local time means that daylight saving repeats."""
 
@@ -78,6 +81,9 @@ class IngestOptions(Spec):
     """Tokens of one prefix block, where the format does not fix it."""
     max_rejected_share: float = Field(default=0.05, ge=0, le=1)
     """A larger share of rejected rows fails the ingest."""
+    ids: Ids = "keep"
+    """``hash``: tenants and sessions become labels by a keyed hash (``replay.traces.pseudonyms``), and messages show
+    rejected cells as shapes. The service's default; the local command line keeps ids, as nothing leaves the machine."""
     limits: Limits = Limits()
 
     @field_validator("time_zone")

@@ -41,14 +41,13 @@ class PrefixReuse:
             grown = np.zeros(max(top, 2 * len(self.seen)), dtype=bool)
             grown[: len(self.seen)] = self.seen
             self.seen = grown
-        unique, first = np.unique(flat, return_index=True)
         first_owner = np.full(top, rows.height, dtype=np.int64)
-        first_owner[unique] = owner[first]
+        first_owner[flat[::-1]] = owner[::-1]  # of equal indices the last assignment stays: the first owner
         known = self.seen[flat] | (first_owner[flat] < owner)
         starts = np.cumsum(lengths) - lengths
         position = np.arange(len(flat), dtype=np.int64) - np.repeat(starts, lengths)
         leading = np.minimum.reduceat(np.where(known, np.repeat(lengths, lengths), position), starts)
-        self.seen[unique] = True
+        self.seen[flat] = True
         size = self.meta.block_size_tokens or 0
         prompts = rows["prompt_tokens"].fill_null(0).to_numpy()
         self.blocks += int(lengths.sum())

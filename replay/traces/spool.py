@@ -17,7 +17,6 @@ import polars as pl
 
 from replay.traces import canonical
 from replay.traces.canonical import Meta
-from replay.traces.rows import list_column
 
 _SPILL_BYTES = 48 * 2**20
 _BUCKET_ROWS = 262_144
@@ -160,11 +159,13 @@ class Spool:
         frame = frame.with_columns(pl.col("arrival_ns") - first)
         if "prefix_blocks" not in frame.columns:
             return frame
-        lists = frame["prefix_blocks"]
-        flat = lists.explode(empty_as_null=False, keep_nulls=False).to_numpy()
-        dense = np.searchsorted(self._ids, flat).astype(np.int64)
-        lengths = lists.list.len().fill_null(0).cast(pl.Int64).to_numpy()
-        return frame.with_columns(list_column("prefix_blocks", dense, lengths))
+
+        def dense(ids: pl.Series) -> pl.Series:
+            return pl.Series(np.searchsorted(self._ids, ids.to_numpy()), dtype=pl.Int64)
+
+        # As one column of all ids, which list.eval hands to what is elementwise: the lists are not built anew.
+        each = pl.element().map_batches(dense, return_dtype=pl.Int64, is_elementwise=True)
+        return frame.with_columns(pl.col("prefix_blocks").list.eval(each))
 
 
 def _together(frames: list[pl.DataFrame]) -> pl.DataFrame:

@@ -159,7 +159,7 @@ class TimeParser:
         )
 
     def _unreadable(self, series: pl.Series) -> TraceError:
-        seen = ", ".join(repr(str(value)[:40]) for value in series.drop_nulls().head(3).to_list())
+        seen = ", ".join(self.ledger.shown(str(value)) for value in series.drop_nulls().head(3).to_list())
         cure = "write numbers, or YYYY-MM-DD HH:MM:SS with optional fraction and zone; or map another column to arrival"
         return TraceError(
             "trace.time_unreadable",

@@ -51,6 +51,15 @@ def test_the_stored_bytes_are_the_bytes_sent(local):
         assert file.read() == CSV
 
 
+def test_ids_become_labels_unless_the_upload_keeps_them(local):
+    made = local.http.put("/v1/traces", content=CSV).json()
+    with local.made.services.database.read() as session:
+        assert session.get_one(Trace, made["id"]).options["ids"] == "hash"
+    other = local.http.put("/v1/traces?ids=keep", content=CSV).json()
+    assert other["id"] != made["id"]
+    assert problem(local.http.put("/v1/traces?ids=drop", content=CSV), 422)["errors"][0]["field"] == "ids"
+
+
 def test_the_same_upload_is_one_trace(local):
     first = local.http.put("/v1/traces?name=one", content=CSV).json()
     again = local.http.put("/v1/traces?name=two", content=CSV)
@@ -97,6 +106,8 @@ def test_every_parameter_reaches_the_options(local):
         ("keep_duplicates", "true"),
         ("block_size", "16"),
         ("max_rejected_share", "0.5"),
+        ("ids", "keep"),
+        ("year", "2024"),
         ("format", "generic"),
     ]
     body = local.http.put("/v1/traces", params=parameters, content=b"ts,in,out\n1,2,3\n").json()
@@ -111,6 +122,8 @@ def test_every_parameter_reaches_the_options(local):
         "keep_duplicates": True,
         "block_size": 16,
         "max_rejected_share": 0.5,
+        "ids": "keep",
+        "year": 2024,
     }
 
 

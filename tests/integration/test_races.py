@@ -190,12 +190,38 @@ def test_an_ingest_cannot_end_while_another_upload_joins_it(data_stack: Stack) -
         assert {trace.status for trace in session.scalars(select(Trace))} == {"ready"}
 
 
+@pytest.mark.timeout(60)
+def test_an_upload_is_not_deleted_under_another_that_is_the_same(data_stack: Stack) -> None:
+    """The deletion waits for the upload's commit, and then sees the ingest that waits for the file."""
+    services = data_stack.services
+    first = upload_to(data_stack, None)
+    with services.database.write() as session:
+        now = datetime.now(UTC)
+        blob_rows.note_blob(session, "b" * 64, 1, now)
+        trace_rows.make_ready(session, first.job.id, "b" * 64, 1, {"requests": 1}, now)
+    deleted: list[bool] = []
+    deletion = threading.Thread(
+        target=lambda: deleted.append(traces.delete_upload(services, first.trace.source_sha256))
+    )
+    with services.database.write() as session:
+        second = create_trace(session, data_stack, None, IngestOptions(block_size=16))
+        assert second.created
+        deletion.start()
+        deletion.join(0.5)  # long enough for one that does not wait to be done
+        assert deletion.is_alive()
+    deletion.join()
+    assert deleted == [False]
+    assert services.blobs.exists(first.trace.source_sha256)
+
+
 def upload_to(stack: Stack, stream: str | None) -> CreatedTrace:
     with stack.services.database.write() as session:
         return create_trace(session, stack, stream)
 
 
-def create_trace(session: Session, stack: Stack, stream: str | None) -> CreatedTrace:
+def create_trace(
+    session: Session, stack: Stack, stream: str | None, options: IngestOptions | None = None
+) -> CreatedTrace:
     with UploadWriter(stack.settings.tmp_path, 1000) as writer:
         writer.write(b"TIMESTAMP,ContextTokens,GeneratedTokens\n")
         return traces.create_trace(
@@ -204,6 +230,6 @@ def create_trace(session: Session, stack: Stack, stream: str | None) -> CreatedT
             stack.services,
             writer.finish(),
             name="t",
-            options=IngestOptions(),
+            options=options or IngestOptions(),
             stream=stream,
         )

@@ -160,7 +160,7 @@ def test_the_sweeper_deletes_only_what_nothing_refers_to(
     created = create(services, principal)
     make_ready(services, created)
     clock.advance(days=2)
-    assert ticks.sweep(services) == 0
+    assert ticks.sweep(kept(services)) == 0
     with services.database.write() as session:
         traces.delete_trace(session, principal, services, created.trace.id)
     assert ticks.sweep(services) == 0, "the grace time starts with the deletion"
@@ -169,6 +169,72 @@ def test_the_sweeper_deletes_only_what_nothing_refers_to(
     assert not services.blobs.exists(created.trace.source_sha256)
     with services.database.read() as session:
         assert len(session.scalars(select(Blob)).all()) == 1
+
+
+def kept(services: Services) -> Services:
+    """An installation that keeps uploads."""
+    return replace(services, settings=services.settings.model_copy(update={"keep_uploads": True}))
+
+
+def size_of(services: Services, sha256: str) -> int:
+    with services.database.read() as session:
+        return session.get_one(Blob, sha256).bytes
+
+
+def test_the_file_of_an_upload_goes_once_it_is_read(services: Services, principal: Principal, clock: object) -> None:
+    created = create(services, principal)
+    sha256 = created.trace.source_sha256
+    assert not traces.delete_upload(services, sha256), "its ingest waits for it"
+    clock.advance(days=2)
+    assert ticks.sweep(services) == 0
+    make_ready(services, created)
+    assert not traces.delete_upload(kept(services), sha256)
+    with services.database.read() as session:
+        both = blob_rows.stored_bytes(session, principal.tenant_id)
+    assert traces.delete_upload(services, sha256)
+    assert not services.blobs.exists(sha256)
+    assert size_of(services, sha256) == 0
+    with services.database.read() as session:
+        assert blob_rows.stored_bytes(session, principal.tenant_id) == both - len(CONTENT)
+    assert not traces.delete_upload(services, sha256)
+    assert create(services, principal).created is False, "the same upload is the same trace still"
+
+
+def test_an_upload_that_another_ingest_waits_for_stays(services: Services, principal: Principal) -> None:
+    first = create(services, principal)
+    make_ready(services, first)
+    assert traces.delete_upload(services, first.trace.source_sha256)
+    with services.database.write() as session:
+        second = traces.create_trace(
+            session, principal, services, store(services), name="t", options=IngestOptions(block_size=16)
+        )
+    assert second.created
+    assert services.blobs.exists(first.trace.source_sha256), "stored again"
+    assert size_of(services, first.trace.source_sha256) == len(CONTENT)
+    assert not traces.delete_upload(services, first.trace.source_sha256)
+    make_ready(services, second, "c" * 64)
+    assert traces.delete_upload(services, first.trace.source_sha256)
+
+
+def test_a_sweep_deletes_uploads_that_nobody_will_read(services: Services, principal: Principal, clock: object) -> None:
+    failed, read = create(services, principal), create(services, principal, CONTENT + b"x")
+    make_ready(services, read)
+    with services.database.write() as session:
+        job = machine.claim(session, failed.job.id, "w", services.clock())
+        assert job is not None
+        machine.fail(session, job, 1, machine.Failure("trace.empty", "no", ()), services.clock())
+    assert ticks.sweep(services) == 0, "within the grace time"
+    clock.advance(days=2)
+    assert ticks.sweep(services) == 2
+    assert ticks.sweep(services) == 0
+    for created in (failed, read):
+        assert not services.blobs.exists(created.trace.source_sha256)
+    with services.database.write() as session:
+        traces.delete_trace(session, principal, services, read.trace.id)
+    clock.advance(days=2)
+    assert ticks.sweep(services) >= 1
+    with services.database.read() as session:
+        assert not blob_rows.exists(session, read.trace.source_sha256)
 
 
 def test_the_sweeper_deletes_abandoned_files(services: Services) -> None:

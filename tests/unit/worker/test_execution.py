@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import itertools
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +25,7 @@ from models.principal import Principal
 from models.repositories import jobs as job_rows
 from models.repositories import workers
 from models.services import Services
-from models.tables import Job, Report, Trace
+from models.tables import Blob, Job, Report, Trace
 from models.use_cases import plans, replays, reports, traces
 from models.use_cases.jobs import get_job
 from replay.errors import FieldError, SpecError
@@ -31,6 +33,7 @@ from replay.hardware.catalogue import shipped_catalogue
 from replay.planning.document import parse_report
 from replay.specs import DeploymentSpec, PlanSpec, ReplaySpec, parse_objective
 from replay.traces.options import IngestOptions
+from replay.traces.pseudonyms import tenant_label
 from worker import execution, runner
 from worker.execution import execute, failure_of
 from worker.heartbeat import CancelledError, Heartbeat, StoppingError
@@ -50,12 +53,20 @@ def running(services: Services) -> Services:
     return replace(services, settings=settings, clock=utc_now)
 
 
-def upload(services: Services, principal: Principal, content: str = CSV, name: str = "t.csv") -> traces.CreatedTrace:
+def upload(
+    services: Services,
+    principal: Principal,
+    content: str = CSV,
+    name: str = "t.csv",
+    options: IngestOptions | None = None,
+) -> traces.CreatedTrace:
     with UploadWriter(services.settings.tmp_path, 10**6) as writer:
         writer.write(content.encode())
         stored = writer.finish()
         with services.database.write() as session:
-            return traces.create_trace(session, principal, services, stored, name=name, options=IngestOptions())
+            return traces.create_trace(
+                session, principal, services, stored, name=name, options=options or IngestOptions()
+            )
 
 
 def run_all(services: Services) -> list[str]:
@@ -217,7 +228,7 @@ def test_every_end_is_in_the_row(
 ) -> None:
     created = upload(running, principal)
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr(runner, "ingest_file", fail)
@@ -314,3 +325,57 @@ def test_workers_of_two_versions_are_told_and_not_reused(
     assert "another" in document
     with running.database.write() as session:
         assert plans.start_plan(session, principal, running, trace_id, PLAN).created
+
+
+def test_an_ingest_replaces_ids_where_it_is_asked_to(running: Services, principal: Principal) -> None:
+    content = "arrival_s,prompt_tokens,output_tokens,tenant\n" + "".join(f"{i},9,9,acme\n" for i in range(9))
+    made = upload(running, principal, content, options=IngestOptions(ids="hash"))
+    assert run_all(running) == ["succeeded"]
+    with running.database.read() as session:
+        trace = session.get_one(Trace, made.trace.id)
+    assert trace.report is not None
+    assert "acme" not in str(trace.report)
+    table = pl.read_parquet(running.blobs.local_path(trace.canonical_sha256 or ""))
+    assert set(table["tenant"]) == {tenant_label(running.settings.id_key(), "acme")}
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_an_upload_is_deleted_once_it_is_read(running: Services, principal: Principal, *, keep: bool) -> None:
+    settings = running.settings.model_copy(update={"keep_uploads": keep})
+    made = upload(replace(running, settings=settings), principal)
+    assert run_all(replace(running, settings=settings)) == ["succeeded"]
+    assert running.blobs.exists(made.trace.source_sha256) is keep
+    again = upload(running, principal, options=IngestOptions(max_rejected_share=0.5))
+    assert run_all(running) == ["succeeded"], "read again with other options"
+    assert not running.blobs.exists(again.trace.source_sha256)
+
+
+def test_a_trace_is_ready_though_its_upload_cannot_be_deleted(
+    running: Services, principal: Principal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_sha256: str) -> None:
+        raise OSError
+
+    made = upload(running, principal)
+    monkeypatch.setattr(running.blobs, "delete", refuse)
+    assert run_all(running) == ["succeeded"]
+    with running.database.read() as session:
+        assert session.get_one(Trace, made.trace.id).status == "ready"
+        assert session.get_one(Blob, made.trace.source_sha256).bytes > 0, "a sweep finds it"
+
+
+@pytest.mark.timeout(60)
+def test_an_ingest_looks_for_a_cancel_all_the_time(tmp_path: Path) -> None:
+    """CPU seconds between two looks, from the first byte to the report, over several spilled parts out of order."""
+    source = tmp_path / "trace.csv"
+    with source.open("w") as file:
+        file.write("arrival_s,prompt_tokens,output_tokens\n")
+        for block in range(8):
+            at = (block * 5) % 8 * 200_000
+            file.writelines(f"{at + i},{100 + i % 900},{10 + i % 90}\n" for i in range(200_000))
+    looks = [time.process_time()]
+    runner.ingest_file(
+        source, tmp_path / "out.parquet", IngestOptions(), lambda _share: looks.append(time.process_time())
+    )
+    looks.append(time.process_time())
+    assert max(b - a for a, b in itertools.pairwise(looks)) < 2

@@ -257,3 +257,21 @@ def test_a_refusal_says_its_cure_once(tmp_path: Path) -> None:
     path = tmp_path / "other.csv"
     path.write_text("ts,in,out\n1,2,3\n")
     assert invoke("ingest", path, exit_code=2).stderr.count("say which column is which") == 1
+
+
+def test_ingest_makes_the_labels_of_the_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "tenants.csv"
+    lines = [f"{i},10,5,acme" for i in range(20)]
+    source.write_text("\n".join(["arrival_s,prompt_tokens,output_tokens,tenant", *lines]) + "\n")
+
+    def tenants(*words: str) -> set[str]:
+        invoke("ingest", source, "--out", tmp_path / "out.parquet", *words)
+        return set(pl.read_parquet(tmp_path / "out.parquet")["tenant"])
+
+    monkeypatch.setenv("CAPREPLAY_SECRET_KEY", "x" * 16)
+    assert tenants() == tenants("--ids", "keep") == {"acme"}
+    (one,) = tenants("--ids", "hash")
+    assert one.startswith("t_")
+    assert tenants("--ids", "hash") == {one}
+    monkeypatch.setenv("CAPREPLAY_SECRET_KEY", "y" * 16)
+    assert tenants("--ids", "hash") != {one}

@@ -484,7 +484,7 @@ def test_a_rejected_row_shows_its_value_once_and_shortened(lab) -> None:
     error = lab.refuse(f"arrival_s,prompt_tokens,output_tokens\n1,1,1\n2,{bad},1\n")
     fault = error.errors[0]
     assert (fault.line, fault.column, fault.cure is not None) == (3, "prompt_tokens", True)
-    assert fault.detail == f"not_a_number: '{'x' * 40}...'", "neither the place nor the cure is said again"
+    assert fault.detail == f"not_a_number: '{'a' * 40}...'", "neither the place nor the cure is said again"
 
 
 def test_a_header_alone_is_named_so(lab) -> None:
