@@ -16,7 +16,7 @@ from models.services import Services
 from models.tables import Job, Trace
 from models.use_cases.catalogue import catalogue_for
 from models.use_cases.limits import check_live_jobs, check_stored_bytes
-from models.use_cases.traces import get_ready_trace
+from models.use_cases.traces import get_ready_trace, with_labels
 from replay.planning.resolve import TraceRef, resolve_plan
 from replay.specs import PlanSpec
 
@@ -41,6 +41,7 @@ def start_plan(
     """
     principal.require("jobs:write")
     trace = get_ready_trace(session, principal, trace_id, lock=True)
+    spec = spec.model_copy(update={"transform": with_labels(spec.transform, trace, services)})
     plan = resolve_plan(spec, catalogue_for(session, principal), trace=trace_ref(trace))
     candidates = plan.candidates()
     if len(candidates) > MAX_CANDIDATES:

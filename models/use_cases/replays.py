@@ -13,7 +13,7 @@ from models.services import Services
 from models.use_cases.catalogue import catalogue_for
 from models.use_cases.limits import check_live_jobs, check_stored_bytes
 from models.use_cases.plans import trace_ref
-from models.use_cases.traces import get_ready_trace
+from models.use_cases.traces import get_ready_trace, with_labels
 from replay.planning.resolve import resolve_replay
 from replay.specs import ReplaySpec
 
@@ -34,6 +34,7 @@ def start_replay(
     """
     principal.require("jobs:write")
     trace = get_ready_trace(session, principal, trace_id, lock=True)
+    spec = spec.model_copy(update={"transform": with_labels(spec.transform, trace, services)})
     replay = resolve_replay(spec, catalogue_for(session, principal), trace=trace_ref(trace))
     document = {
         "schema_version": 1,

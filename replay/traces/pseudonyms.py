@@ -5,19 +5,14 @@ The key is the installation's own; without it a label cannot be traced back, nor
 
 from __future__ import annotations
 
-import hmac
 import re
 
 import polars as pl
 
 from replay.errors import SpecError
+from replay.traces.labels import PREFIXES, label
 
-PREFIXES = {"tenant": "t_", "session": "s_"}
-"""Canonical columns that hold ids, and how their labels begin."""
-_DIGITS = 16
-"""Hex digits of a label: 64 bits, so that a hundred million sessions do not fall together."""
 SHOWN_CHARACTERS = 40
-_LABEL = re.compile(rf"[ts]_[0-9a-f]{{{_DIGITS}}}")
 _ONE_WORD = re.compile(r"\S+|\d[\d:./+-]*[ T]\d[\d:.,]*(?: ?[+-]\d\d:?\d\d| ?UTC)?")
 _PLAIN_WORDS = {"nan", "inf", "-inf", "infinity", "-infinity", "true", "false", "null", "none", "undefined"}
 
@@ -32,11 +27,6 @@ class Pseudonyms:
         self._key = key
         self.found: set[str] = set()
 
-    def label(self, column: str, name: str) -> str:
-        """The first 64 bits of HMAC-SHA256 over the column's name and the id."""
-        digest = hmac.digest(self._key, f"{column}\0{name}".encode(), "sha256")
-        return PREFIXES[column] + digest.hex()[:_DIGITS]
-
     def replace(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The frame with labels in place of the ids."""
         for column in PREFIXES:
@@ -47,16 +37,11 @@ class Pseudonyms:
             if len(names) == 0:
                 continue
             self.found.add(column)
-            labels = pl.Series([self.label(column, name) for name in names], dtype=pl.String)
+            labels = pl.Series([label(self._key, column, name) for name in names], dtype=pl.String)
             frame = frame.with_columns(
                 ids.replace_strict(names, labels, default=None, return_dtype=pl.String).alias(column)
             )
         return frame
-
-
-def tenant_label(key: bytes, name: str) -> str:
-    """The label of a tenant that a user may name by the label or by the id that the file had."""
-    return name if _LABEL.fullmatch(name) else Pseudonyms(key).label("tenant", name)
 
 
 def key_needed() -> SpecError:

@@ -32,8 +32,8 @@ from replay.errors import FieldError, SpecError
 from replay.hardware.catalogue import shipped_catalogue
 from replay.planning.document import parse_report
 from replay.specs import DeploymentSpec, PlanSpec, ReplaySpec, parse_objective
+from replay.traces.labels import tenant_label
 from replay.traces.options import IngestOptions
-from replay.traces.pseudonyms import tenant_label
 from worker import execution, runner
 from worker.execution import execute, failure_of
 from worker.heartbeat import CancelledError, Heartbeat, StoppingError

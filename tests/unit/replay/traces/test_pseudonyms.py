@@ -12,8 +12,10 @@ import pytest
 
 from replay.errors import SpecError, TraceError
 from replay.traces.ingest import ingest
+from replay.traces.labels import label as label_of
+from replay.traces.labels import tenant_label
 from replay.traces.options import IngestOptions
-from replay.traces.pseudonyms import Pseudonyms, shown, tenant_label
+from replay.traces.pseudonyms import shown
 
 KEY = b"an installation's key"
 PROMPT = "Dear doctor, my name is Ada Lovelace"
@@ -51,14 +53,13 @@ def test_ids_become_labels_and_still_link(tmp_path: Path) -> None:
 
 
 def test_the_label_is_the_installations_own() -> None:
-    ours, theirs = Pseudonyms(KEY), Pseudonyms(b"another key")
-    assert ours.label("tenant", "acme") == Pseudonyms(KEY).label("tenant", "acme")
-    assert ours.label("tenant", "acme") != theirs.label("tenant", "acme")
-    assert ours.label("tenant", "acme")[2:] != ours.label("session", "acme")[2:]
+    assert label_of(KEY, "tenant", "acme") == label_of(KEY, "tenant", "acme")
+    assert label_of(KEY, "tenant", "acme") != label_of(b"another key", "tenant", "acme")
+    assert label_of(KEY, "tenant", "acme")[2:] != label_of(KEY, "session", "acme")[2:]
 
 
 def test_a_tenant_may_be_named_by_id_or_label() -> None:
-    label = Pseudonyms(KEY).label("tenant", "acme")
+    label = label_of(KEY, "tenant", "acme")
     assert tenant_label(KEY, "acme") == tenant_label(KEY, label) == label
 
 
