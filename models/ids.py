@@ -6,7 +6,7 @@ from typing import Literal
 
 import uuid_utils
 
-Prefix = Literal["tnt", "trc", "job", "rep", "sch", "run", "key", "cat", "aud", "upl"]
+Prefix = Literal["tnt", "trc", "job", "rep", "sch", "run", "key", "cat", "aud", "upl", "cal"]
 
 
 def new_id(prefix: Prefix) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from replay.calibration.applied import apply_calibration
+from replay.calibration.user import UserCalibration, deployment_key, matching
 from replay.engines import EngineConfig, resolve_engine
 from replay.errors import FieldError, SpecError
 from replay.hardware.dtypes import weight_format
@@ -118,8 +121,11 @@ def asks_for_length(spec: DeploymentSpec) -> bool:
     return spec.max_model_len is not None or bool(LENGTH_KNOBS & spec.engine.overrides.keys())
 
 
-def resolve_deployment(spec: DeploymentSpec, model: ModelSpec, gpu: GpuType) -> Deployment:
-    """Resolves engine, memory and step time.
+def resolve_deployment(
+    spec: DeploymentSpec, model: ModelSpec, gpu: GpuType, calibrations: Sequence[UserCalibration] = ()
+) -> Deployment:
+    """Resolves engine, memory and step time. Of the user's own ``calibrations`` the last that was made for this
+    deployment counts, those for others do not.
 
     Where no ``max_model_len`` is asked for and the model's own does not fit, the largest that fits is used, and noted.
 
@@ -127,7 +133,7 @@ def resolve_deployment(spec: DeploymentSpec, model: ModelSpec, gpu: GpuType) -> 
         SpecError: ``deployment.infeasible`` with the reason where it does not fit; or a bad knob.
     """
     if spec.disaggregation is not None:
-        return _resolve_pools(spec, spec.disaggregation, model, gpu)
+        return _resolve_pools(spec, spec.disaggregation, model, gpu, calibrations)
     check_parallelism(model, gpu, spec.tp, weight_format(spec.weight_dtype, model.weight_dtype))
     engine = resolve_engine(spec.engine, gpu, model, spec.max_model_len, spec.tp)
     _check_ranks(spec, model, gpu, engine)
@@ -185,15 +191,24 @@ def resolve_deployment(spec: DeploymentSpec, model: ModelSpec, gpu: GpuType) -> 
         cuda_graphs=not engine.enforce_eager,
         data_parallel=engine.data_parallel_size,
     )
+    own = matching(calibrations, deployment_key(model, gpu.key, spec.tp, engine, memory.weight_dtype, memory.kv_dtype))
+    if own is not None and engine.data_parallel_size == 1:
+        step_time = apply_calibration(step_time, own, async_scheduling=engine.async_scheduling)
     if engine.scheduler == "vllm-v0":
         notes.append("V0's work on the CPU is taken as 4 ms a step and 20 us a request: an estimate, not a measurement")
     return Deployment(spec, model, gpu, engine, memory, step_time, tuple(notes))
 
 
-def _resolve_pools(spec: DeploymentSpec, apart: DisaggregationSpec, model: ModelSpec, gpu: GpuType) -> Deployment:
+def _resolve_pools(
+    spec: DeploymentSpec,
+    apart: DisaggregationSpec,
+    model: ModelSpec,
+    gpu: GpuType,
+    calibrations: Sequence[UserCalibration],
+) -> Deployment:
     """Both pools, each with its own parallelism, memory and step times; both serve the shorter ``max_model_len``."""
     pools = zip(POOLS, spec.pools(), strict=True)
-    prefill, decode = (_resolve_pool(name, pool, model, gpu) for name, pool in pools)
+    prefill, decode = (_resolve_pool(name, pool, model, gpu, calibrations) for name, pool in pools)
     notes = [*prefill.notes, *(note for note in decode.notes if note not in prefill.notes)]
     longest = min(prefill.engine.max_model_len, decode.engine.max_model_len)
     if apart.first_token_from == "decode":  # noqa: S105 - a token of text
@@ -209,10 +224,12 @@ def _resolve_pools(spec: DeploymentSpec, apart: DisaggregationSpec, model: Model
     )
 
 
-def _resolve_pool(name: str, pool: DeploymentSpec, model: ModelSpec, gpu: GpuType) -> Deployment:
+def _resolve_pool(
+    name: str, pool: DeploymentSpec, model: ModelSpec, gpu: GpuType, calibrations: Sequence[UserCalibration]
+) -> Deployment:
     """One pool; a refusal names it."""
     try:
-        found = resolve_deployment(pool, model, gpu)
+        found = resolve_deployment(pool, model, gpu, calibrations)
     except SpecError as error:
         raise pool_refusal(name, error) from error
     engine, detail, cure, knob = found.engine, "", "", ""

@@ -285,6 +285,8 @@ class ReplaySpec(Spec):
     """Judged and counted as goodput; they change nothing in the replay."""
     timeline_bin_s: float | None = Field(default=None, gt=0)
     """Resolution of the timeline; ``None``: one that suits the span. Widened where it gives more than 600 bins."""
+    calibration: str = Field(default="auto", min_length=1, max_length=60)
+    """The user's own step times: ``auto`` takes the newest for a deployment, ``shipped`` none, an id that one."""
     seed: int = Field(default=0, ge=0, lt=2**31)
 
     @field_validator("objectives")
@@ -319,6 +321,8 @@ class PlanSpec(Spec):
     """Hard cap on GPUs of one recommendation."""
     max_usd_per_hour: float | None = Field(default=None, gt=0)
     """Hard cap on cost."""
+    calibration: str = Field(default="auto", min_length=1, max_length=60)
+    """The user's own step times: ``auto`` takes the newest for a deployment, ``shipped`` none, an id that one."""
     seed: int = Field(default=0, ge=0, lt=2**31)
 
     _snapshot = field_validator("router_snapshot_s")(_check_snapshot)

@@ -44,7 +44,32 @@ PLAN = {
 REPLAY = {"deployment": {"model": "meta-llama/Llama-3.1-8B-Instruct", "gpu": "H100-SXM", "tp": 1, "replicas": 2}}
 
 
-IDS = {prefix: f"{prefix}_{'0' * 32}" for prefix in ("trc", "job", "rep", "sch", "key", "upl")}
+def calibration_document(**changes: Any) -> dict[str, Any]:
+    """A calibration as the verb writes it."""
+    shipped = {
+        "kernels_factor": 1.0, "decode_attention_factor": 1.0, "decode_row_s": 25e-6, "host_s": 5e-4, "request_s": 8e-3
+    }  # fmt: skip
+    values = shipped | {"kernels_factor": 1.1}
+    return {
+        "deployment": {
+            "model": "meta-llama/Llama-3.1-8B", "gpu": "H100-SXM", "tp": 1, "family": "vllm", "weight_dtype": "bf16",
+            "kv_dtype": "bf16",
+        },
+        "base_id": "h100_sxm/vllm/1+1",
+        "async_scheduling": True,
+        "parameters": [
+            {"name": name, "value": values[name], "shipped": value, "sd": None, "identified": False}
+            for name, value in shipped.items()
+        ],
+        "errors": [],
+        "sources": ["run.json"],
+        "measurements": 100,
+        "date": "2026-11-29",
+        **changes,
+    }  # fmt: skip
+
+
+IDS = {prefix: f"{prefix}_{'0' * 32}" for prefix in ("trc", "job", "rep", "sch", "key", "upl", "cal")}
 TUS = {"Tus-Resumable": "1.0.0"}
 """Without it the routes of resumable uploads say nothing else."""
 PATHS = {
@@ -54,6 +79,7 @@ PATHS = {
     "schedule_id": IDS["sch"],
     "key_id": IDS["key"],
     "upload_id": IDS["upl"],
+    "calibration_id": IDS["cal"],
     "key": "no-such-entry",
     "key:path": "no/such-entry",
 }

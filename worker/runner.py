@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from models.hashing import code_version
 
 if TYPE_CHECKING:
+    from replay.calibration.user import UserCalibration
     from replay.hardware.catalogue import Catalogue
     from replay.planning.document import CandidateResult
     from replay.planning.resolve import Candidate, ResolvedPlan, ResolvedReplay
@@ -69,7 +70,7 @@ def evaluate(
         workload,
         plan,
         candidate,
-        resolve_deployment,
+        partial(resolve_deployment, calibrations=plan.calibrations),
         partial(simulate, threads=threads, checkpoint=watched.again),
         watched,
     )
@@ -113,7 +114,7 @@ def replay(
     from replay.planning.report import build_replay_report
     from replay.simulate import simulate
 
-    deployment = resolve_deployment(resolved.spec.deployment, resolved.model, resolved.gpu)
+    deployment = resolve_deployment(resolved.spec.deployment, resolved.model, resolved.gpu, resolved.calibrations)
     checkpoint(0.02)
     watched = _Watched(checkpoint, 0.02)
     result = simulate(workload, deployment, threads=threads, checkpoint=watched.again)
@@ -164,6 +165,7 @@ def run_plan_locally(
     options: IngestOptions,
     *,
     threads: int = 1,
+    calibrations: tuple[UserCalibration, ...] = (),
     progress: Callable[[str, float], None] = lambda _what, _share: None,
     id_key: bytes | None = None,
 ) -> dict[str, Any]:
@@ -177,7 +179,7 @@ def run_plan_locally(
 
     resolve_plan(spec, catalogue, trace=TraceRef(sha256="-", name=trace.name))  # refuses before a long file is read
     workload, report, sha256 = _read_locally(trace, spec, options, progress, id_key)
-    plan = resolve_plan(spec, catalogue, trace=TraceRef(sha256=sha256, name=trace.name))
+    plan = resolve_plan(spec, catalogue, trace=TraceRef(sha256=sha256, name=trace.name), calibrations=calibrations)
     candidates = plan.candidates()
     shares = dict.fromkeys(candidates, 0.0)
     lock = Lock()
@@ -205,6 +207,7 @@ def run_replay_locally(
     options: IngestOptions,
     *,
     threads: int = 1,
+    calibrations: tuple[UserCalibration, ...] = (),
     progress: Callable[[str, float], None] = lambda _what, _share: None,
     id_key: bytes | None = None,
 ) -> tuple[dict[str, Any], ReplayResult]:
@@ -215,7 +218,9 @@ def run_replay_locally(
     early = resolve_replay(spec, catalogue, trace=TraceRef(sha256="-", name=trace.name))
     resolve_deployment(early.spec.deployment, early.model, early.gpu)  # refuses before a long file is read
     workload, report, sha256 = _read_locally(trace, spec, options, progress, id_key)
-    resolved = resolve_replay(spec, catalogue, trace=TraceRef(sha256=sha256, name=trace.name))
+    resolved = resolve_replay(
+        spec, catalogue, trace=TraceRef(sha256=sha256, name=trace.name), calibrations=calibrations
+    )
     return replay(resolved, workload, report, partial(progress, _replaying("the trace")), threads=threads)
 
 

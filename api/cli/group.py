@@ -19,6 +19,7 @@ VERBS: dict[str, str] = {
     "mix": "Put the load of several traces together, as one trace.",
     "synth": "Draw a trace from a description of clients, where there is no log yet.",
     "memory": "Size the KV cache of one replica on one GPU type.",
+    "calibrate": "Fit the step times of a deployment of yours to measurements of it.",
     "catalogue": "List the known GPU types, models, prices, or engines with their knobs.",
     "verify": "Replay recorded scheduler cases and compare step by step.",
     "accuracy": "Replay a folder of measured runs and print how far the latencies are off.",

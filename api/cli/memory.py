@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from api.cli.options import engine_of, engine_options, model_option, options
+from api.cli.options import engine_of, engine_options, options
 from api.cli.output import json_option, print_json, table
 
 if TYPE_CHECKING:
+    from replay.hardware.start_up_log import StartUpLog
     from replay.specs import EngineSpec
 
 
@@ -19,16 +22,22 @@ _UTILIZATION = "--gpu-memory-utilization"
 
 @click.command("memory", short_help="Size the KV cache of one replica on one GPU type.")
 @options(
-    model_option,
-    click.option("--gpu", required=True, help="GPU type: catalogue key, alias, or path to a JSON entry."),
+    click.option("--model", help="Catalogue key, Hugging Face id, or path to a config.json."),
+    click.option("--gpu", help="GPU type: catalogue key, alias, or path to a JSON entry."),
+    click.option(
+        "--from-log",
+        type=click.Path(path_type=Path),
+        help="Read KV blocks and settings from this vLLM or SGLang start-up log instead; - is standard input.",
+    ),
     click.option("--tp", type=click.IntRange(1, 64), default=1, show_default=True, help="Tensor-parallel GPUs."),
     engine_options,
     click.option(_UTILIZATION, type=float, help="Share of the GPU the engine may use; default: the engine's."),
     json_option,
 )
 def command(
-    model: str,
-    gpu: str,
+    model: str | None,
+    gpu: str | None,
+    from_log: Path | None,
     tp: int,
     engine: str,
     sets: tuple[str, ...],
@@ -40,8 +49,15 @@ def command(
 ) -> None:
     """Size the KV cache of one replica on one GPU type.
 
-    Says what every GiB of a GPU is used for, how many KV blocks and tokens are left, and whether it fits at all.
+    Says what every GiB of a GPU is used for, how many KV blocks and tokens are left, and whether it fits at all. With
+    --from-log: what a running server's start-up log says of them, and the options that replay that server.
     """
+    if from_log is not None:
+        _print_log(from_log, model, as_json)
+        return
+    if model is None or gpu is None:
+        missing = "--model" if model is None else "--gpu"
+        raise click.UsageError(f"{missing} is missing: give --model and --gpu, or --from-log FILE")
     overrides = engine_of(engine, sets)
     if gpu_memory_utilization is not None:
         if not 0 < gpu_memory_utilization <= 1:
@@ -60,6 +76,51 @@ def command(
     click.echo("\n" + table(("GiB per GPU", ""), rows))
     for note in answer["notes"]:
         click.echo(f"note: {note}")
+
+
+def _print_log(path: Path, model_name: str | None, as_json: bool) -> None:
+    """What the log says, what it does not say, and the options for ``replay``."""
+    from api.cli.lookup import with_model
+    from replay.errors import SpecError
+    from replay.hardware.catalogue import shipped_catalogue
+    from replay.hardware.start_up_log import MAX_TEXT_CHARACTERS, read_start_up_log
+
+    with click.open_file(str(path), encoding="utf-8", errors="replace") as file:
+        text = file.read(MAX_TEXT_CHARACTERS + 1)
+    log = read_start_up_log(text)
+    name = model_name or log.value("model")
+    if name is not None:
+        try:
+            catalogue, key = with_model(shipped_catalogue(), str(name))
+            log = read_start_up_log(text, catalogue.model(key))
+        except SpecError:
+            if model_name is not None:
+                raise
+    if as_json:
+        print_json(log.document())
+        return
+    rows = [(one, str(found.value), str(found.line)) for one, found in log.found.items()]
+    click.echo(table(("setting", "value", "line"), rows, left=(0,)))
+    if log.missing:
+        click.echo(f"\nNot in the log (the engine's defaults count): {', '.join(log.missing)}")
+    click.echo(f"\nTo replay this server: {_replay_options(log)}")
+    for note in log.notes:
+        click.echo(f"note: {note}")
+
+
+def _replay_options(log: StartUpLog) -> str:
+    spec = log.deployment()
+    words = []
+    for option, name in (("--model", "model"), ("--tp", "tp"), ("--max-model-len", "max_model_len")):
+        if name in spec:
+            words += [option, str(spec[name])]
+    words += ["--engine", log.preset]
+    for option, name in (("--weight-dtype", "weight_dtype"), ("--kv-dtype", "kv_dtype")):
+        if name in spec:
+            words += [option, str(spec[name])]
+    for knob, value in log.overrides.items():
+        words += ["--set", f"{knob}={str(value).lower() if isinstance(value, bool) else value}"]
+    return shlex.join(words)
 
 
 def size(

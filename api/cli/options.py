@@ -12,6 +12,7 @@ import click
 from api.cli.what_if import what_if_options
 
 if TYPE_CHECKING:
+    from replay.calibration.user import UserCalibration
     from replay.specs import Objective, Scalar, Transform
     from replay.traces.options import IngestOptions
 
@@ -105,6 +106,14 @@ failure_options = options(
         metavar="REPLICA:READY",
         help="A replica takes work only from READY seconds on. Repeatable.",
     ),
+)
+
+calibration_option = click.option(
+    "--calibration",
+    "calibrations",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A calibration of yours, as written by capreplay calibrate; counts where its deployment is met. Repeatable.",
 )
 
 slo_option = click.option(
@@ -368,6 +377,15 @@ def id_key_of(options: IngestOptions) -> bytes | None:
     from models.settings import load_settings
 
     return load_settings().id_key() if options.ids == "hash" else None
+
+
+def calibrations_of(paths: Sequence[Path]) -> tuple[UserCalibration, ...]:
+    """The calibrations in files; the last one for a deployment counts."""
+    if not paths:
+        return ()
+    from replay.calibration.user import parse_calibration
+
+    return tuple(parse_calibration(load_json(path, "--calibration")) for path in paths)
 
 
 def own_prices_of(values: Sequence[str]) -> dict[str, float]:

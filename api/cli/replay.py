@@ -10,6 +10,7 @@ import click
 
 from api.cli.lookup import with_gpus, with_model
 from api.cli.options import (
+    calibration_option,
     cold_starts_of,
     comma_list,
     engine_of,
@@ -50,6 +51,7 @@ from api.cli.run import check_report_path, replay_locally, write_report, write_r
     router_options,
     timeout_option,
     failure_options,
+    calibration_option,
     format_options,
     click.option("--threads", type=click.IntRange(1, 256), help="Threads that share the replicas; default: all cores."),
     click.option(
@@ -88,6 +90,7 @@ def command(
     client_timeout_s: float | None,
     failures: tuple[str, ...],
     cold_starts: tuple[str, ...],
+    calibrations: tuple[Path, ...],
     threads: int | None,
     requests_out: Path | None,
     timeline_out: Path | None,
@@ -136,7 +139,7 @@ def command(
             "seed": seed,
         }
     )
-    document, result = replay_locally(trace, spec, catalogue, ingest_options_of(**how), threads)
+    document, result = replay_locally(trace, spec, catalogue, ingest_options_of(**how), threads, calibrations)
     if requests_out is not None:
         write_requests(result, requests_out)
     if timeline_out is not None:

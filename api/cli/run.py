@@ -10,6 +10,8 @@ import click
 
 from api.cli.lookup import with_gpus, with_model
 from api.cli.options import (
+    calibration_option,
+    calibrations_of,
     comma_ints,
     comma_list,
     engine_of,
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
         metavar="K",
         help="Buy K replicas more, so that the objectives are met with any K of them down.",
     ),
+    calibration_option,
     price_options,
     click.option("--max-gpus", type=int, help="Hard cap on the GPUs of an answer."),
     click.option("--max-usd-per-hour", type=float, help="Hard cap on the cost of an answer."),
@@ -90,6 +93,7 @@ def command(
     router_snapshot_s: float | None,
     client_timeout_s: float | None,
     survive_failures: int,
+    calibrations: tuple[Path, ...],
     price_provider: str | None,
     price_region: str | None,
     price_term: str,
@@ -140,7 +144,9 @@ def command(
     }
     if tps:
         body["tp"] = comma_ints(tps, "--tp")
-    document = plan_locally(trace, PlanSpec.model_validate(body), catalogue, ingest_options_of(**how), threads)
+    document = plan_locally(
+        trace, PlanSpec.model_validate(body), catalogue, ingest_options_of(**how), threads, calibrations
+    )
     if note is not None:
         click.echo(f"note: {note}", err=True)
         document["warnings"] = [f"{note[0].upper()}{note[1:]}.", *document["warnings"]]
@@ -156,7 +162,12 @@ def command(
 
 
 def plan_locally(
-    trace: Path, spec: PlanSpec, catalogue: Catalogue, how: IngestOptions, threads: int | None
+    trace: Path,
+    spec: PlanSpec,
+    catalogue: Catalogue,
+    how: IngestOptions,
+    threads: int | None,
+    calibrations: tuple[Path, ...] = (),
 ) -> dict[str, Any]:
     """The report document of a plan, computed in this process; ``threads`` candidates are replayed at once.
 
@@ -165,15 +176,23 @@ def plan_locally(
     """
     from worker.runner import run_plan_locally
 
+    own = calibrations_of(calibrations)
     progress = Progress()
     cores = threads or len(os.sched_getaffinity(0))
-    document = run_plan_locally(trace, spec, catalogue, how, threads=cores, progress=progress, id_key=id_key_of(how))
+    document = run_plan_locally(
+        trace, spec, catalogue, how, threads=cores, calibrations=own, progress=progress, id_key=id_key_of(how)
+    )
     progress.done()
     return document
 
 
 def replay_locally(
-    trace: Path, spec: ReplaySpec, catalogue: Catalogue, how: IngestOptions, threads: int | None
+    trace: Path,
+    spec: ReplaySpec,
+    catalogue: Catalogue,
+    how: IngestOptions,
+    threads: int | None,
+    calibrations: tuple[Path, ...] = (),
 ) -> tuple[dict[str, Any], ReplayResult]:
     """The report document and the result of one replay, computed in this process.
 
@@ -182,9 +201,12 @@ def replay_locally(
     """
     from worker.runner import run_replay_locally
 
+    own = calibrations_of(calibrations)
     progress = Progress()
     cores = threads or len(os.sched_getaffinity(0))
-    answer = run_replay_locally(trace, spec, catalogue, how, threads=cores, progress=progress, id_key=id_key_of(how))
+    answer = run_replay_locally(
+        trace, spec, catalogue, how, threads=cores, calibrations=own, progress=progress, id_key=id_key_of(how)
+    )
     progress.done()
     return answer
 

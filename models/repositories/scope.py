@@ -9,9 +9,11 @@ from sqlalchemy.orm import Session
 
 from models.errors import NotFoundError
 from models.paging import MAX_LIMIT, Cursor, Page, PageRequest
-from models.tables import ApiKey, AuditEvent, CatalogueEntry, Job, Report, Schedule, ScheduleRun, Trace
+from models.tables import ApiKey, AuditEvent, CalibrationRow, CatalogueEntry, Job, Report, Schedule, ScheduleRun, Trace
 
-TenantRow = TypeVar("TenantRow", ApiKey, AuditEvent, CatalogueEntry, Job, Report, Schedule, ScheduleRun, Trace)
+TenantRow = TypeVar(
+    "TenantRow", ApiKey, AuditEvent, CalibrationRow, CatalogueEntry, Job, Report, Schedule, ScheduleRun, Trace
+)
 
 
 def of_tenant(table: type[TenantRow], tenant_id: str) -> Select[TenantRow]:

@@ -1,6 +1,7 @@
 """The database's tables."""
 
 from models.tables.base import Base, UtcDateTime
+from models.tables.calibrations import CalibrationRow
 from models.tables.catalogue import CatalogueEntry
 from models.tables.jobs import JOB_KINDS, JOB_STATUSES, Job, JobResult, Report, Worker
 from models.tables.schedules import Schedule, ScheduleRun
@@ -14,6 +15,7 @@ __all__ = [
     "AuditEvent",
     "Base",
     "Blob",
+    "CalibrationRow",
     "CatalogueEntry",
     "IdempotencyKey",
     "Job",

@@ -14,6 +14,7 @@ from models.principal import Principal
 from models.repositories import jobs as job_rows
 from models.services import Services
 from models.tables import Job, Trace
+from models.use_cases.calibrations import calibrations_for
 from models.use_cases.catalogue import catalogue_for
 from models.use_cases.limits import check_live_jobs, check_stored_bytes
 from models.use_cases.traces import get_ready_trace, with_labels
@@ -42,7 +43,8 @@ def start_plan(
     principal.require("jobs:write")
     trace = get_ready_trace(session, principal, trace_id, lock=True)
     spec = spec.model_copy(update={"transform": with_labels(spec.transform, trace, services)})
-    plan = resolve_plan(spec, catalogue_for(session, principal), trace=trace_ref(trace))
+    own = calibrations_for(session, principal, spec.calibration)
+    plan = resolve_plan(spec, catalogue_for(session, principal), trace=trace_ref(trace), calibrations=own)
     candidates = plan.candidates()
     if len(candidates) > MAX_CANDIDATES:
         raise InvalidError(

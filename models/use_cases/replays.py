@@ -10,6 +10,7 @@ from models.jobs import StartedJob
 from models.principal import Principal
 from models.repositories import jobs as job_rows
 from models.services import Services
+from models.use_cases.calibrations import calibrations_for
 from models.use_cases.catalogue import catalogue_for
 from models.use_cases.limits import check_live_jobs, check_stored_bytes
 from models.use_cases.plans import trace_ref
@@ -35,7 +36,8 @@ def start_replay(
     principal.require("jobs:write")
     trace = get_ready_trace(session, principal, trace_id, lock=True)
     spec = spec.model_copy(update={"transform": with_labels(spec.transform, trace, services)})
-    replay = resolve_replay(spec, catalogue_for(session, principal), trace=trace_ref(trace))
+    own = calibrations_for(session, principal, spec.calibration)
+    replay = resolve_replay(spec, catalogue_for(session, principal), trace=trace_ref(trace), calibrations=own)
     document = {
         "schema_version": 1,
         "replay": replay.model_dump(mode="json"),

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from replay.calibration.user import UserCalibration
 from replay.engines import resolve_engine
 from replay.errors import FieldError, SpecError
 from replay.hardware.catalogue import Catalogue
@@ -47,6 +48,8 @@ class _Resolved(BaseModel):
     """The offers that pass the price filter, cheapest per GPU-hour first."""
     trace: TraceRef
     catalogue_version: str
+    calibrations: tuple[UserCalibration, ...] = ()
+    """The user's own, as they were when this was asked: part of the hash, so that old results keep theirs."""
 
     def input_hash(self) -> str:
         """SHA-256 of the canonical JSON: equal requests on equal content have equal hashes."""
@@ -102,7 +105,12 @@ class ResolvedReplay(_Resolved):
 
 
 def resolve_plan(
-    spec: PlanSpec, catalogue: Catalogue, *, trace: TraceRef, model: ModelSpec | None = None
+    spec: PlanSpec,
+    catalogue: Catalogue,
+    *,
+    trace: TraceRef,
+    model: ModelSpec | None = None,
+    calibrations: tuple[UserCalibration, ...] = (),
 ) -> ResolvedPlan:
     """Looks up every key of a plan. ``model`` replaces the lookup where the user gave a ``config.json``.
 
@@ -129,11 +137,17 @@ def resolve_plan(
         prices=_offers(catalogue, tuple(gpus), price),
         trace=trace,
         catalogue_version=catalogue.version,
+        calibrations=_own(calibrations, found, tuple(gpus)),
     )
 
 
 def resolve_replay(
-    spec: ReplaySpec, catalogue: Catalogue, *, trace: TraceRef, model: ModelSpec | None = None
+    spec: ReplaySpec,
+    catalogue: Catalogue,
+    *,
+    trace: TraceRef,
+    model: ModelSpec | None = None,
+    calibrations: tuple[UserCalibration, ...] = (),
 ) -> ResolvedReplay:
     """Looks up every key of a replay; on-demand offers price it.
 
@@ -161,7 +175,16 @@ def resolve_replay(
         prices=_offers(catalogue, (gpu.key,), PriceFilter()),
         trace=trace,
         catalogue_version=catalogue.version,
+        calibrations=_own(calibrations, found, (gpu.key,)),
     )
+
+
+def _own(
+    calibrations: tuple[UserCalibration, ...], model: ModelSpec, gpus: tuple[str, ...]
+) -> tuple[UserCalibration, ...]:
+    """The last calibration of each deployment that may be met: others must not make equal requests differ."""
+    last = {one.deployment: one for one in calibrations}
+    return tuple(one for key, one in last.items() if key.model == model.key and key.gpu in gpus)
 
 
 def _gpu(catalogue: Catalogue, name: str, field: str) -> GpuType:

@@ -51,7 +51,21 @@ def test_every_operation_has_a_verb_noun_id_a_summary_and_a_tag(document):
     assert len(ids) == len(set(ids))
 
 
-VERBS = {"append", "get", "list", "put", "create", "update", "delete", "cancel", "watch", "run", "rotate", "revoke"}
+VERBS = {
+    "append",
+    "read",
+    "get",
+    "list",
+    "put",
+    "create",
+    "update",
+    "delete",
+    "cancel",
+    "watch",
+    "run",
+    "rotate",
+    "revoke",
+}
 
 
 def test_every_operation_describes_its_errors_as_problems(document):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import schemathesis
-from apptools import PLAN, client, live, make_app
+from apptools import PLAN, calibration_document, client, live, make_app
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
@@ -75,6 +75,7 @@ def real(tmp_path_factory, template):
             "job_id": http.post("/v1/plans", json={**PLAN, "trace_id": trace_id}).json()["id"],
             "report_id": made.add_report("a", kind="replay"),
             "schedule_id": schedule_id,
+            "calibration_id": http.post("/v1/calibrations", json={"calibration": calibration_document()}).json()["id"],
             "key_id": http.get("/v1/keys").json()["items"][0]["id"],
         }
         http.post(f"/v1/jobs/{ids['job_id']}/cancel")  # an event stream of a live job does not end
@@ -104,8 +105,11 @@ def test_a_specification_that_is_described_is_started_or_refused_with_a_reason(r
         body = case.body
         there = {"model": "meta-llama/Llama-3.1-8B-Instruct", "engine": {"preset": "vllm-0.33"}}
         there |= {"weight_dtype": None, "kv_dtype": None}
+        there |= {"calibration": "auto"} if path != "/v1/replays" else {}
         there |= {"gpu": "H100-SXM"} if path == "/v1/replays" else {"gpus": ["H100-SXM", "L40S"]}
         body["trace_id"] = ids["trace_id"]
+        if path == "/v1/replays":
+            body["calibration"] = "auto"
         if path == "/v1/schedules":
             body |= {"cron": "0 6 * * 1", "zone": "UTC", "stream": None}
         {"/v1/plans": body, "/v1/replays": body.get("deployment"), "/v1/schedules": body.get("plan")}[path].update(

@@ -129,3 +129,28 @@ def test_the_cure_is_what_a_run_would_do() -> None:
     assert size(*words, "--tp", found[2])["fits"]
     two = CliRunner().invoke(cli, [*words, "--tp", "2"]).stdout
     assert f"run and replay take {found[1]} here" in two
+
+
+LOG = """\
+INFO 10-08 12:00:00 [api_server.py:1839] vLLM API server version 0.11.0
+INFO 10-08 12:00:00 [utils.py:233] non-default args: {'model': 'meta-llama/Llama-3.1-8B', 'max_num_seqs': 64}
+INFO 10-08 12:00:31 [kv_cache_utils.py:1087] GPU KV cache size: 400,000 tokens
+"""
+
+
+def test_a_start_up_log_becomes_options(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    path.write_text(LOG)
+    answer = size("memory", "--from-log", str(path))
+    assert answer["found"]["kv_tokens"] == {"value": 400_000, "line": 3}
+    assert answer["deployment"]["engine"]["overrides"]["num_gpu_blocks_override"] == 25_000
+    said = CliRunner().invoke(cli, ["memory", "--from-log", str(path)], catch_exceptions=False).stdout
+    assert "--model meta-llama/Llama-3.1-8B --engine vllm-0.11.0 --set max_num_seqs=64" in said
+    assert "Not in the log" in said
+    assert "max_num_batched_tokens" in said
+
+
+def test_without_a_log_model_and_gpu_are_needed() -> None:
+    answer = CliRunner().invoke(cli, ["memory", "--model", "x"], catch_exceptions=False)
+    assert answer.exit_code == 2
+    assert "--gpu is missing" in answer.output

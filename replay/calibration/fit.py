@@ -1,0 +1,230 @@
+"""Measurement files and a deployment -> a user's calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from replay.calibration.run_fit import METRICS, RUNS_FOR_A0, RunFit, fit_runs
+from replay.calibration.runs import read_run
+from replay.calibration.step_fit import (
+    PRIOR_SD,
+    TOLD,
+    CrossValidated,
+    Design,
+    Fit,
+    cross_validate,
+    design_of,
+    fit_steps,
+    untold_reason,
+)
+from replay.calibration.steps import Steps, read_steps
+from replay.calibration.user import (
+    PARAMETERS,
+    DeploymentKey,
+    ErrorFigures,
+    Parameter,
+    ParameterName,
+    Residual,
+    UserCalibration,
+    deployment_key,
+)
+from replay.deployment import Deployment
+from replay.errors import FieldError, SpecError
+from replay.steptime.record import StepTime
+from replay.traces.options import IngestOptions
+
+Float64Array = npt.NDArray[np.float64]
+
+MAX_RESIDUALS = 300
+
+
+def _nothing(_: float) -> None:
+    return None
+
+
+def calibrate(
+    paths: Sequence[Path],
+    deployment: Deployment,
+    *,
+    today: date,
+    options: IngestOptions | None = None,
+    progress: Callable[[float], None] = _nothing,
+) -> UserCalibration:
+    """Fits what the files tell about ``deployment``, whose step times must be the shipped ones.
+
+    Raises:
+        TraceError: a file that cannot be read or whose figures cannot be; SpecError: no file, or steps beside runs.
+    """
+    if deployment.step_time.provenance == "measured":
+        raise ValueError("calibrations stand on shipped step times")
+    tables = [(path, read_steps(path)) for path in paths]
+    steps = [table for _, table in tables if table is not None]
+    others = [path for path, table in tables if table is None]
+    if bool(steps) == bool(others):
+        detail = "give tables of steps or runs of requests, not both" if steps else "no measurements were given"
+        cure = "calibrate with the tables of steps alone: they say more"
+        raise SpecError("calibration.mixed", detail, [FieldError(detail, field="measurements", cure=cure)])
+    names = tuple(path.name for path in paths)
+    if steps:
+        return _from_steps(_joined(steps), deployment, names, today)
+    runs = [read_run(path, options) for path in others]
+    fit = fit_runs(runs, deployment, progress)
+    notes = tuple(note for run in runs for note in run.notes)
+    count = int(sum(np.isfinite(run.e2e_s).sum() for run in runs))
+    return _from_runs(fit, deployment, names, count, notes, today)
+
+
+def _joined(tables: Sequence[Steps]) -> Steps:
+    def whole(name: str) -> npt.NDArray[np.int64]:
+        return np.concatenate([getattr(table, name) for table in tables])
+
+    return Steps(
+        np.concatenate([table.is_ttft for table in tables]),
+        whole("prefill_tokens"),
+        whole("cached_tokens"),
+        whole("decode_requests"),
+        whole("decode_context_tokens"),
+        np.concatenate([table.time_s for table in tables]),
+    )
+
+
+def _key(deployment: Deployment) -> DeploymentKey:
+    spec, memory = deployment.spec, deployment.memory
+    return deployment_key(
+        deployment.model, deployment.gpu.key, spec.tp, deployment.engine, memory.weight_dtype, memory.kv_dtype
+    )
+
+
+def _from_steps(steps: Steps, deployment: Deployment, names: tuple[str, ...], today: date) -> UserCalibration:
+    design = design_of(steps, deployment.step_time, deployment.engine)
+    fit, checked, fewer = _simplest(steps, design)
+    notes: list[str] = []
+    if fit.outliers:
+        notes.append(f"{fit.outliers} of {steps.n} measurements agree with no others and counted nothing in the fit.")
+    errors: list[ErrorFigures] = []
+    for is_ttft, what in ((False, "step time"), (True, "time to first token on an idle server")):
+        part = steps.is_ttft == is_ttft
+        if checked is not None and part.any():
+            errors.append(_figures(what, checked.fitted[part], checked.shipped[part]))
+    reasons = {
+        name: "" if fit.told[index] else untold_reason(index, design, fewer=fewer)
+        for index, name in enumerate(PARAMETERS)
+    }
+    predicted = design.predict(fit.values)
+    shown = np.unique(np.linspace(0, steps.n - 1, min(steps.n, MAX_RESIDUALS)).round().astype(int))
+    return UserCalibration(
+        deployment=_key(deployment),
+        base_id=deployment.step_time.calibration_id,
+        async_scheduling=deployment.engine.async_scheduling,
+        parameters=tuple(
+            Parameter(
+                name=name,
+                value=float(fit.values[index]),
+                shipped=float(design.prior[index]),
+                sd=float(fit.sd[index]) if fit.told[index] else None,
+                identified=bool(fit.told[index]),
+                reason=reasons[name],
+            )
+            for index, name in enumerate(PARAMETERS)
+        ),
+        errors=tuple(errors),
+        residuals=tuple(
+            Residual(label=steps.label(i), measured_s=float(steps.time_s[i]), predicted_s=float(predicted[i]))
+            for i in shown.tolist()
+        ),
+        sources=names,
+        measurements=steps.n,
+        date=today.isoformat(),
+        notes=tuple(notes),
+    )
+
+
+def _simplest(steps: Steps, design: Design) -> tuple[Fit, CrossValidated | None, bool]:
+    """The fit of all parameters, of the kernels alone, or none: whichever misses left-out steps least, and whether it
+    was not the first."""
+    found = []
+    for only in (len(PARAMETERS), 1, 0):
+        checked = cross_validate(design, steps.time_s, steps.shapes(), only=only)
+        found.append((fit_steps(design, steps.time_s, only=only), checked))
+        if checked is None:
+            return *found[0], False
+    misses = [float(np.median(checked.fitted)) for _, checked in found if checked is not None]
+    best = int(np.argmin(misses))
+    return *found[best], best > 0
+
+
+_SAID = {"ttft_s": "mean TTFT", "itl_s": "mean ITL", "e2e_s": "mean E2E"}
+
+
+def _from_runs(
+    fit: RunFit, deployment: Deployment, names: tuple[str, ...], count: int, notes: tuple[str, ...], today: date
+) -> UserCalibration:
+    told: dict[ParameterName, tuple[float, float]] = {}
+    missed, shipped_missed = fit.errors["e2e_s"], fit.shipped_errors["e2e_s"]
+    better = not len(missed) or float(np.median(missed)) < float(np.median(shipped_missed))
+    errors = fit.errors if better else fit.shipped_errors
+    if better and fit.factor_sd <= TOLD * PRIOR_SD[0]:
+        told["kernels_factor"] = (fit.factor, fit.factor_sd)
+        if fit.request_s is not None and fit.request_sd is not None:
+            told["request_s"] = (fit.request_s, fit.request_sd)
+    reasons: dict[ParameterName, str] = {
+        "kernels_factor": "parts of the run disagree by more than the shipped figure is unsure"
+        if better
+        else "what was left out gets no better with it",
+        "request_s": f"needs {RUNS_FOR_A0} runs at different rates that agree",
+    }
+    alike = "latencies of requests do not tell it apart from the kernels; give a table of steps"
+    return UserCalibration(
+        deployment=_key(deployment),
+        base_id=deployment.step_time.calibration_id,
+        async_scheduling=deployment.engine.async_scheduling,
+        parameters=tuple(
+            Parameter(
+                name=name,
+                value=told[name][0] if name in told else shipped,
+                shipped=shipped,
+                sd=told[name][1] if name in told else None,
+                identified=name in told,
+                reason="" if name in told else reasons.get(name, alike),
+            )
+            for name, shipped in _shipped(deployment.step_time).items()
+        ),
+        errors=tuple(
+            _figures(f"{_SAID[metric]} of a left-out {fit.left_out}", errors[metric], fit.shipped_errors[metric])
+            for metric in METRICS
+            if len(errors[metric])
+        ),
+        residuals=tuple(
+            Residual(label=label, measured_s=measured, predicted_s=predicted)
+            for label, measured, predicted in fit.points[:MAX_RESIDUALS]
+        ),
+        sources=names,
+        measurements=count,
+        date=today.isoformat(),
+        notes=notes,
+    )
+
+
+def _shipped(record: StepTime) -> dict[ParameterName, float]:
+    return {
+        "kernels_factor": 1.0,
+        "decode_attention_factor": 1.0,
+        "decode_row_s": record.decode_request_ps / 1e12,
+        "host_s": record.host_ps / 1e12,
+        "request_s": record.request_overhead_ps / 1e12,
+    }
+
+
+def _figures(what: str, errors: Float64Array, shipped: Float64Array) -> ErrorFigures:
+    return ErrorFigures(
+        what=what,
+        n=len(errors),
+        median=float(np.median(errors)),
+        p95=float(np.percentile(errors, 95)),
+        shipped_median=float(np.median(shipped)),
+    )

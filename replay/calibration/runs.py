@@ -1,0 +1,142 @@
+"""Measured runs of load generators: what was sent when, and how long first token and whole answer took.
+
+Read by the trace readers (vLLM ``bench serve`` with details, GuideLLM, AIPerf, inference-perf and any trace with source
+latencies); figures that cannot be are refused first.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from replay.errors import FieldError, TraceError
+from replay.specs import Transform
+from replay.traces.ingest import ingest
+from replay.traces.options import IngestOptions
+from replay.traces.transforms import load_workload
+from replay.workload import Workload
+
+Float64Array = npt.NDArray[np.float64]
+
+LEAST_REQUESTS = 20
+MAX_FAILED_SHARE = 0.02
+_MAX_JSON_BYTES = 256 * 1024**2
+_TOKENS_PER_CHUNK = 1.3
+"""Above it chunks carry several tokens; speculative decoding and batching of the stream both look like this."""
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """One run: the workload as sent, and measured latencies in seconds, shape (n,), NaN where a request has none."""
+
+    name: str
+    workload: Workload
+    ttft_s: Float64Array
+    e2e_s: Float64Array
+    notes: tuple[str, ...] = ()
+
+    @property
+    def itl_s(self) -> Float64Array:
+        """Mean gap between tokens of each request; NaN with fewer than two tokens."""
+        gaps = np.maximum(self.workload.output_tokens - 1, 1)
+        return np.where(self.workload.output_tokens > 1, (self.e2e_s - self.ttft_s) / gaps, np.nan)
+
+
+def read_run(path: Path, options: IngestOptions | None = None) -> MeasuredRun:
+    """A run from a file of any trace format that carries latencies.
+
+    Raises:
+        TraceError: as the readers do; ``calibration.*`` for latencies that cannot be or are too few.
+    """
+    _check_bench(path)
+    with tempfile.TemporaryDirectory(prefix="capreplay-") as folder:
+        canonical = Path(folder) / "trace.parquet"
+        report = ingest(path, canonical, options)
+        workload = load_workload(canonical, Transform(max_excluded_share=1.0), 0)
+        frame = pl.read_parquet(canonical)
+    frame = frame.filter(
+        pl.col("arrival_ns").is_not_null()
+        & pl.col("prompt_tokens").is_not_null()
+        & pl.col("output_tokens").is_not_null()
+        & pl.col("status").ne_missing("cache_hit")
+    )
+    if frame.height != workload.n:
+        raise RuntimeError("the workload and the measured requests differ: this is a defect of the reader")
+    ok = (frame["status"] == "ok").to_numpy() & (workload.output_tokens > 0)
+    ttft_s, e2e_s = (
+        np.where(ok, frame[name].cast(pl.Float64).fill_null(np.nan).to_numpy() / 1e9, np.nan)
+        for name in ("source_ttft_ns", "source_e2e_ns")
+    )
+    _check_latencies(path.name, workload, ok, ttft_s, e2e_s)
+    notes = tuple(f"{path.name}: {one}" for one in report.warnings if "in flight" in one)
+    return MeasuredRun(path.name, workload, ttft_s, e2e_s, notes)
+
+
+def _check_latencies(name: str, workload: Workload, ok: Any, ttft_s: Float64Array, e2e_s: Float64Array) -> None:
+    timed = int(np.isfinite(e2e_s).sum())
+    if timed < LEAST_REQUESTS:
+        cure = "run the benchmark with per-request details, and at least 20 requests"
+        raise _refuse("too_few", f"{name}: {timed} requests have a latency, fewer than {LEAST_REQUESTS}", cure)
+    failed = float((~ok).mean())
+    if failed > MAX_FAILED_SHARE:
+        cure = "measure below overload: failed requests loaded the server for an unknown time"
+        raise _refuse("failed", f"{name}: {failed:.0%} of the requests failed", cure)
+    bad = np.isfinite(e2e_s) & ((e2e_s <= 0) | (ttft_s < 0) | (ttft_s > e2e_s * 1.000001))
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        detail = f"{name}: request {row + 1} has TTFT {ttft_s[row]:g} s and E2E {e2e_s[row]:g} s"
+        raise _refuse("latency", detail, "latencies are above 0, and the first token comes before the last")
+
+
+def _check_bench(path: Path) -> None:
+    """Raw figures of a vLLM ``bench serve`` result that the trace reader has no need of."""
+    for record in _bench_records(path):
+        outputs, gaps, ttfts = (record.get(name) for name in ("output_lens", "itls", "ttfts"))
+        if not isinstance(ttfts, list) or not isinstance(gaps, list) or not isinstance(outputs, list):
+            cure = "run the benchmark again with --save-result --save-detailed"
+            raise _refuse("no_detail", f"{path.name} holds no single latencies (ttfts, itls)", cure)
+        for index, (ttft, inner) in enumerate(zip(ttfts, gaps, strict=False)):
+            for value in (ttft, *(inner if isinstance(inner, list) else ())):
+                if not isinstance(value, int | float) or not 0 <= value < float("inf"):
+                    detail = f"{path.name}: request {index + 1} has a latency of {str(value)[:40]}"
+                    raise _refuse("latency", detail, "look for the fault in the tool that wrote the file")
+        longest = max((t + sum(inner) for t, inner in zip(ttfts, gaps, strict=False) if inner), default=0.0)
+        duration = record.get("duration")
+        if isinstance(duration, int | float) and duration > 0 and longest > 2 * duration:
+            detail = f"{path.name}: a request takes {longest:g} s, but the whole run {duration:g} s"
+            raise _refuse("unit", detail, "ttfts and itls are in seconds; these look like milliseconds")
+        pairs = [(n, len(inner)) for n, inner in zip(outputs, gaps, strict=False) if inner and isinstance(n, int)]
+        tokens, chunks = sum(n - 1 for n, _ in pairs), sum(count for _, count in pairs)
+        if chunks and not 1 / _TOKENS_PER_CHUNK < tokens / chunks < _TOKENS_PER_CHUNK:
+            detail = f"{path.name}: {tokens / chunks:.2g} output tokens per streamed chunk"
+            cure = (
+                "calibrate from a server that streams every token apart (no speculative decoding, stream interval 1), "
+                "with the token counts that the server itself states"
+            )
+            raise _refuse("tokens_per_chunk", detail, cure)
+
+
+def _bench_records(path: Path) -> Iterator[dict[str, Any]]:
+    if path.stat().st_size > _MAX_JSON_BYTES:
+        return
+    data = path.read_bytes()
+    try:
+        text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
+        record = json.loads(text)
+    except (ValueError, OSError, EOFError, RecursionError):
+        return
+    if isinstance(record, dict) and {"model_id", "num_prompts", "completed"} <= record.keys():
+        yield record
+
+
+def _refuse(code: str, detail: str, cure: str) -> TraceError:
+    return TraceError(f"calibration.{code}", detail, [FieldError(detail, field="measurements", cure=cure)])

@@ -1,0 +1,164 @@
+"""A user's own calibration: what measurements of one deployment changed in the shipped step times, and how sure.
+
+Few numbers on top of a shipped record; the physics stays. No numpy here: jobs store it and ``api`` reads it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from replay.engines import EngineConfig
+from replay.errors import FieldError, SpecError
+from replay.hardware.dtypes import kv_format, weight_format
+from replay.hardware.entries import ModelSpec
+
+ParameterName = Literal["kernels_factor", "decode_attention_factor", "decode_row_s", "host_s", "request_s"]
+PARAMETERS: tuple[ParameterName, ...] = (
+    "kernels_factor",
+    "decode_attention_factor",
+    "decode_row_s",
+    "host_s",
+    "request_s",
+)
+MEANING: dict[ParameterName, str] = {
+    "kernels_factor": "GEMMs, prefill attention and all-reduces, over the shipped times",
+    "decode_attention_factor": "decode attention, over the shipped times",
+    "decode_row_s": "sampling and bookkeeping of one decode in one step",
+    "host_s": "scheduler and input preparation of a step",
+    "request_s": "from sending a request to the engine's seeing it",
+}
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class DeploymentKey(_Part):
+    """What a calibration holds for: another engine release of the same family is taken to be the same server."""
+
+    model: str = Field(min_length=1, max_length=300)
+    gpu: str = Field(min_length=1, max_length=100)
+    tp: int = Field(ge=1, le=64)
+    family: str = Field(max_length=20)
+    weight_dtype: str = Field(max_length=40)
+    kv_dtype: str = Field(max_length=40)
+
+
+class Parameter(_Part):
+    """One constant: ``value`` counts. Where it is not ``identified`` it is the shipped one, and ``reason`` says why."""
+
+    name: ParameterName
+    value: float
+    shipped: float
+    sd: float | None
+    """Standard deviation by the data and the shipped value together; ``None``: not fitted."""
+    identified: bool
+    reason: str = Field(default="", max_length=300)
+
+    @model_validator(mode="after")
+    def _possible(self) -> Parameter:
+        low, high = (0.05, 20.0) if self.name.endswith("factor") else (0.0, 1.0)
+        if not low <= self.value <= high:
+            raise ValueError(f"{self.name} is {self.value:g}, which is not between {low:g} and {high:g}")
+        return self
+
+
+class ErrorFigures(_Part):
+    """Errors |predicted / measured - 1| of measurements that the fit did not see."""
+
+    what: str = Field(max_length=100)
+    n: int = Field(ge=1)
+    median: float
+    p95: float
+    shipped_median: float
+    """The same of the shipped step times."""
+
+
+class Residual(_Part):
+    """One measurement beside what the calibration says of it."""
+
+    label: str = Field(max_length=200)
+    measured_s: float
+    predicted_s: float
+
+
+class UserCalibration(_Part):
+    """Fitted on one deployment, and used for it alone."""
+
+    schema_version: Literal[1] = 1
+    deployment: DeploymentKey
+    base_id: str = Field(max_length=200)
+    """Calibration id of the shipped step times that the parameters stand on."""
+    async_scheduling: bool
+    parameters: tuple[Parameter, ...] = Field(min_length=5, max_length=5)
+    errors: tuple[ErrorFigures, ...] = Field(max_length=10)
+    """By cross-validation; empty where there was too little to leave anything out."""
+    residuals: tuple[Residual, ...] = Field(default=(), max_length=400)
+    sources: tuple[Annotated[str, Field(max_length=300)], ...] = Field(min_length=1, max_length=100)
+    measurements: int = Field(ge=1)
+    date: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
+    notes: tuple[Annotated[str, Field(max_length=500)], ...] = Field(default=(), max_length=20)
+
+    @model_validator(mode="after")
+    def _each_once(self) -> UserCalibration:
+        if tuple(one.name for one in self.parameters) != PARAMETERS:
+            raise ValueError(f"parameters must be {', '.join(PARAMETERS)}, in this order")
+        return self
+
+    @property
+    def id(self) -> str:
+        """``user/`` and the start of the content's SHA-256: another fit is another calibration."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return f"user/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+    def value(self, name: ParameterName) -> float:
+        """The value of a parameter."""
+        return next(one.value for one in self.parameters if one.name == name)
+
+    @property
+    def stated_error(self) -> str:
+        """The sentence on errors for reports."""
+        if not self.errors:
+            return f"fitted on {self.measurements} measurements of this deployment, error not known (too few to check)"
+        shown = next((one for one in self.errors if "E2E" in one.what), self.errors[0])
+        figures = f"median {shown.median:.1%}, p95 {shown.p95:.1%}".replace("%", " %")
+        return f"{shown.what} as measured on this deployment: {figures} of {shown.n} left out of the fit"
+
+
+def deployment_key(
+    model: ModelSpec, gpu_key: str, tp: int, engine: EngineConfig, weight_dtype: str | None, kv_dtype: str | None
+) -> DeploymentKey:
+    """The key of a deployment, dtypes spelled out."""
+    family = engine.scheduler if engine.scheduler in ("sglang", "trtllm", "tgi-v2", "tgi-v3") else "vllm"
+    return DeploymentKey(
+        model=model.key,
+        gpu=gpu_key,
+        tp=tp,
+        family=family,
+        weight_dtype=weight_format(weight_dtype, model.weight_dtype),
+        kv_dtype=kv_format(kv_dtype),
+    )
+
+
+def matching(calibrations: Sequence[UserCalibration], key: DeploymentKey) -> UserCalibration | None:
+    """The calibration of a deployment: the last given that fits; ``None`` where there is none."""
+    return next((one for one in reversed(calibrations) if one.deployment == key), None)
+
+
+def parse_calibration(document: object) -> UserCalibration:
+    """A calibration from its JSON form.
+
+    Raises:
+        SpecError: ``calibration.file`` where it is none.
+    """
+    try:
+        return UserCalibration.model_validate(document)
+    except ValueError as error:
+        cure = "give the file that capreplay calibrate --output wrote"
+        detail = "the file holds no calibration"
+        raise SpecError("calibration.file", detail, [FieldError(detail, field="calibration", cure=cure)]) from error
