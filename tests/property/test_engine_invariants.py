@@ -311,7 +311,8 @@ def test_11_the_unit_of_time_changes_no_decision(kind: str) -> None:
         factor = int(rng.choice([2, 3, 10**6]))
         once, one = run_general(c, r, law)
         scaled = law._replace(rest_ps=law.rest_ps * factor, law=law.law * factor)
-        many, other = run_general(c, r._replace(arrival_ps=r.arrival_ps * factor), scaled)
+        copying = {name: factor * getattr(c, name) for name in ("host_block_ps", "host_latency_ps")}
+        many, other = run_general(c._replace(**copying), r._replace(arrival_ps=r.arrival_ps * factor), scaled)
         for name in ("admitted_ps", "first_ps", "last_ps"):
             assert np.array_equal(factor * getattr(once, name), getattr(many, name))
         for name in ("preemptions", "hit_tokens", "generated"):
