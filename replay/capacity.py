@@ -26,9 +26,14 @@ _LONGEST_RUN_S = 50.0 * 86_400
 
 
 def measure_capacity(
-    machine: Machine, requests: Requests, deployment: Deployment, checkpoint: Checkpoint
+    machine: Machine,
+    requests: Requests,
+    deployment: Deployment,
+    checkpoint: Checkpoint,
+    session: Int64Array | None = None,
 ) -> tuple[float, float]:
-    """Requests per second that one replica of ``deployment`` sustains, and the kernel seconds spent.
+    """Requests per second that one replica of ``deployment`` sustains, and the kernel seconds spent. ``session``: of
+    each request, -1 for none; read where the router keeps sessions together.
 
     Requests are drawn in an order of their own (a fixed permutation), so that the order of the trace does not weigh one
     part of its mix more than another. With a prefix cache order and share matter: the run then takes what the first
@@ -38,11 +43,24 @@ def measure_capacity(
     if n == 0:
         return 0.0, 0.0
     if machine.caches_prefixes:
-        share = take_requests(requests, np.arange(0, n, deployment.replicas))
+        whole = session if machine.router == "session_affinity" else None
+        share = take_requests(requests, _share_of_one(n, deployment.replicas, whole))
         burst = _in_order(share, min(_CACHED_REQUESTS * machine.ranks, _most(requests, deployment)))
     else:
         burst = shuffled(requests, deployment, machine.ranks)
     return admission_rate(machine.alone().run(at_once(burst), checkpoint))
+
+
+def _share_of_one(n: int, replicas: int, session: Int64Array | None) -> Int64Array:
+    """Places of the requests that one of ``replicas`` gets: every so many-th session, else every so many-th request."""
+    every = np.arange(0, n, replicas)
+    if session is None:
+        return every
+    number = np.unique(session, return_inverse=True)[1] - int((session < 0).any())
+    alone = np.flatnonzero(session < 0)
+    number[alone] = np.arange(len(alone))
+    share = np.flatnonzero(number % replicas == 0)
+    return share if len(share) else every
 
 
 def shuffled(requests: Requests, deployment: Deployment, ranks: int = 1) -> Requests:

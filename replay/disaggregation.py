@@ -183,14 +183,14 @@ class Pools:
             raise RuntimeError("pools are made of a deployment that has a decode pool")
         return self.deployment.decode
 
-    def capacity(self, requests: Requests, checkpoint: Checkpoint) -> PoolCapacity:
+    def capacity(self, requests: Requests, checkpoint: Checkpoint, session: Int64Array | None = None) -> PoolCapacity:
         """What each pool and the links sustain. A pool is measured alone: the prefill pool on requests of one token, a
         decode replica on requests whose KV is there when they come."""
         n = len(requests.arrival_ps)
         if n == 0:
             return PoolCapacity(0.0, 0.0, 0.0, 0.0)
         prompts = requests._replace(output_tokens=np.ones_like(requests.output_tokens))
-        one, prefill_s = measure_capacity(self.prefill, prompts, self.deployment, checkpoint)
+        one, prefill_s = measure_capacity(self.prefill, prompts, self.deployment, checkpoint, session)
         goes_on = np.flatnonzero(requests.output_tokens > self.options.first_token_from_prefill)
         share, decode_rps, decode_s, transfer_rps = len(goes_on) / n, np.inf, 0.0, np.inf
         if share > 0:

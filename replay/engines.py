@@ -379,12 +379,25 @@ def _check_ranks(config: EngineConfig, model: ModelSpec) -> None:
         )
         cure = f"set replicas to {config.data_parallel_size} with the router vllm_dp, and leave data_parallel_size out"
         raise refuse("data_parallel_size", f"{detail}; {cure}", cure)
-    if config.data_parallel_size > 1 and config.num_speculative_tokens > 0:
-        detail = "data-parallel ranks that step together are not replayed with speculative decoding"
-        raise refuse("data_parallel_size", detail, "leave num_speculative_tokens out, or data_parallel_size")
+    if config.data_parallel_size > 1:
+        _check_lockstep(config)
     if config.enable_expert_parallel and config.data_parallel_size == 1:
         detail = "enable_expert_parallel is replayed with data_parallel_size above 1 only"
         raise refuse("enable_expert_parallel", detail, "set data_parallel_size, or leave enable_expert_parallel out")
+
+
+def _check_lockstep(config: EngineConfig) -> None:
+    """What ranks that step together are not replayed with."""
+    limits = ("max_num_queued_reqs", "max_num_queued_tokens")
+    asked = {
+        "num_speculative_tokens": ("speculative decoding", config.num_speculative_tokens > 0),
+        "kv_offload_gib": ("KV offload to host memory", config.kv_offload_gib > 0),
+        **{name: ("limits on the queue", getattr(config, name) is not None) for name in limits},
+    }
+    for name, (what, is_on) in asked.items():
+        if is_on:
+            detail = f"data-parallel ranks that step together are not replayed with {what}"
+            raise refuse(name, detail, f"leave {name} out, or data_parallel_size")
 
 
 def _check_offload(config: EngineConfig, given: Collection[str]) -> None:

@@ -98,12 +98,13 @@ def simulate(
         delay_ps=_NOTHING if loop is None else loop.delay_ps + overhead_ps,
         texts=texts,
     )
-    load = _load(machine, requests, workload.span_s, deployment, checkpoint) if judge_load else _NOT_JUDGED
+    session = None if workload.session is None else workload.session[fits]
+    load = _load(machine, requests, workload.span_s, deployment, checkpoint, session) if judge_load else _NOT_JUDGED
     served = fits
     if not load.is_replayed:
         served, requests = np.zeros_like(fits), take_requests(requests, np.zeros(0, np.int64))
+        session = None if session is None else session[:0]
     scored = _scored(workload, served)
-    session = None if workload.session is None else workload.session[served]
     if isinstance(machine, Pools):
         run: EngineRun = machine.run(requests, checkpoint, scored, session)
     else:
@@ -185,14 +186,19 @@ _NOT_JUDGED = _Load(None, 0.0, 0.0, 0.0)
 
 
 def _load(
-    machine: Machine | Pools, requests: Requests, span_s: float, deployment: Deployment, checkpoint: Checkpoint
+    machine: Machine | Pools,
+    requests: Requests,
+    span_s: float,
+    deployment: Deployment,
+    checkpoint: Checkpoint,
+    session: Int64Array | None,
 ) -> _Load:
     pools = None
     if isinstance(machine, Pools):
-        pools = machine.capacity(requests, checkpoint)
+        pools = machine.capacity(requests, checkpoint, session)
         sustainable, kernel_s = pools.sustainable_rps, pools.kernel_s
     else:
-        per_replica, kernel_s = measure_capacity(machine, requests, deployment, checkpoint)
+        per_replica, kernel_s = measure_capacity(machine, requests, deployment, checkpoint, session)
         sustainable = per_replica * deployment.replicas
     n, closed = len(requests.arrival_ps), len(requests.after) > 0
     drain_s = n / sustainable if sustainable > 0 else 0.0

@@ -40,9 +40,10 @@ def idle_value_s(objective: Objective, workload: Workload, deployment: Deploymen
     if caches_prefixes(workload, deployment):
         cached = np.minimum(workload.reusable_tokens[part], prompt - 1)  # the best that any cache can do
     new = prompt - cached
-    chunk = min(deployment.engine.max_num_batched_tokens, len(record.rest_ps) - 1)
-    fastest = np.minimum.accumulate(record.rest_ps[:0:-1])[::-1]  # [T - 1]: of T tokens or more
-    samples = _prefill_ps(new, chunk, record.rest_ps, fastest)
+    rest_ps = _rest_alone_ps(deployment)
+    chunk = min(deployment.engine.max_num_batched_tokens, len(rest_ps) - 1)
+    fastest = np.minimum.accumulate(rest_ps[:0:-1])[::-1]  # [T - 1]: of T tokens or more
+    samples = _prefill_ps(new, chunk, rest_ps, fastest)
     samples += record.prefill_step_ps * (new > 1)
     samples += record.prefill_linear_ps * (new.astype(np.float64) * (2.0 * cached + new + 1.0))
     samples += record.request_overhead_ps
@@ -55,6 +56,16 @@ def idle_value_s(objective: Objective, workload: Workload, deployment: Deploymen
         return float(np.sort(samples)[ceil_rank(objective.attainment, len(samples)) - 1]) / _PS
     value = samples.mean() if objective.percentile is None else np.percentile(samples, objective.percentile)
     return float(value) / _PS
+
+
+def _rest_alone_ps(deployment: Deployment) -> Int64Array:
+    """The record's ``rest_ps``; with data-parallel ranks, that of a step in which all others compute one token."""
+    record, ranks = deployment.step_time, deployment.engine.data_parallel_size
+    if ranks == 1 or len(record.shared_ps) == 0:
+        return record.rest_ps
+    tokens = np.arange(len(record.rest_ps))
+    mean = np.minimum((tokens + ranks - 1 + ranks - 1) // ranks, tokens)  # as the loop of the ranks shares them
+    return record.rest_ps - record.shared_ps + np.minimum(record.shared_ps, record.shared_ps[mean])
 
 
 def _prefill_ps(new: Int64Array, chunk: int, rest_ps: Int64Array, fastest_ps: Int64Array) -> Float64Array:

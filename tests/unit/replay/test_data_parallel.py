@@ -14,9 +14,10 @@ from replay.hardware.catalogue import shipped_catalogue
 from replay.hardware.versions import parse_engine_version
 from replay.hardware.weights import ONE_RANK, DataParallel, size_weights
 from replay.planning.cost import Pricing
+from replay.planning.idle import idle_value_s
 from replay.planning.wording import whole_text
 from replay.simulate import simulate
-from replay.specs import DeploymentSpec, PriceFilter
+from replay.specs import DeploymentSpec, PriceFilter, parse_objective
 from replay.workload import Workload
 
 CATALOGUE = shipped_catalogue()
@@ -96,6 +97,18 @@ def test_a_group_is_measured_as_a_whole() -> None:
     assert two.sustainable_rps == pytest.approx(2 * one.sustainable_rps, rel=1e-9)
 
 
+def test_a_lone_request_is_not_faster_than_the_idle_bound() -> None:
+    """Its step shares the experts with ranks that compute one token each, so it is shorter than a step full of it."""
+    lonely = Workload(np.zeros(1, np.int64), np.full(1, 8000), np.full(1, 5), 0.0)
+    found = deployment(4)
+    result = simulate(lonely, found, judge_load=False)
+    for text in ("ttft_p50=1s", "e2e_p50=1s"):
+        objective = parse_objective(text)
+        reached = result.value(objective)
+        assert reached is not None
+        assert 0.5 * reached < idle_value_s(objective, lonely, found) <= reached
+
+
 def test_all_ranks_are_paid_for() -> None:
     offers = CATALOGUE.offers("H100-SXM", PriceFilter())
     ranks = Pricing("H100-SXM", 1, PriceFilter(usd_per_gpu_hour={"H100-SXM": 2.0}), offers, ranks=4)
@@ -113,6 +126,9 @@ def test_all_ranks_are_paid_for() -> None:
         (4, {"tp": 4}, "set data_parallel_size to 2 or less"),
         (3, {}, "does not divide by 3 GPUs; set enable_expert_parallel"),
         (4, {"replicas": 2, "router": "least_outstanding"}, "use round_robin, random or session_affinity"),
+        (4, {"knobs": {"kv_offload_gib": 8.0}}, "leave kv_offload_gib out, or data_parallel_size"),
+        (4, {"knobs": {"max_num_queued_reqs": 8}}, "leave max_num_queued_reqs out, or data_parallel_size"),
+        (4, {"knobs": {"max_num_queued_tokens": 8}}, "leave max_num_queued_tokens out, or data_parallel_size"),
         (1, {"expert_parallel": True}, "enable_expert_parallel is replayed with data_parallel_size above 1 only"),
         (
             4,

@@ -290,10 +290,14 @@ def test_capacity_with_a_prefix_cache_is_that_of_a_replicas_own_share() -> None:
     prefix = PrefixBlocks(start, np.array([x for row in ids for x in row], np.int64), 512)
     n = sessions * turns
     arrival = np.arange(n, dtype=np.int64) * PS // 8
-    load = Workload(arrival, prompt, np.full(n, 20), n / 8, prefix=prefix)
+    session = np.repeat(np.arange(sessions), turns)[order]
+    load = Workload(arrival, prompt, np.full(n, 20), n / 8, prefix=prefix, session=session)
     one, seven = simulate(load, deployment()), simulate(load, deployment(replicas=7))
     assert one.prefix_hit_rate > seven.prefix_hit_rate, "each replica sees a part of each session"  # type: ignore[operator]
     assert seven.sustainable_rps < 7 * one.sustainable_rps * 0.8
+    kept = simulate(load, deployment(replicas=7, router="session_affinity"))
+    assert kept.prefix_hit_rate == pytest.approx(one.prefix_hit_rate, rel=0.01), "a session stays where its prefix is"
+    assert kept.sustainable_rps == pytest.approx(7 * one.sustainable_rps, rel=0.1)
 
 
 def test_block_ids_that_share_nothing_leave_capacity_as_it_is() -> None:
