@@ -265,7 +265,7 @@ def _host_notes(run: EngineRun) -> tuple[str, ...]:
     if run.host_hit_tokens == 0:
         return ()
     return (
-        f"of {int(run.hit_tokens.sum()):,} prompt tokens found in the prefix cache {run.host_hit_tokens:,} were copied "
+        f"of {run.looked_up_hits:,} prompt tokens found in the prefix cache {run.host_hit_tokens:,} were copied "
         "back from host memory (kv_offload_gib)",
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
@@ -18,6 +18,7 @@ from replay.planning.document import (
     ProvenanceInfo,
     Recommendation,
     ReplayReport,
+    StepTimeInfo,
     Verdict,
     WorkloadInfo,
     WorkloadSummary,
@@ -103,7 +104,7 @@ def build_plan_report(
     recommendations = rank(r.recommendation for r in ordered if r.recommendation is not None)
     infeasible = tuple(r.infeasible for r in ordered if r.infeasible is not None)
     spec = plan.spec
-    calibrations = _calibrations(ordered)
+    calibrations = _calibrations((one.gpu, one.step_time) for one in ordered if one.step_time is not None)
     report = PlanReport(
         name=spec.name,
         verdict=_plan_verdict(plan, recommendations, infeasible),
@@ -149,23 +150,18 @@ def build_replay_report(
     step_time, engine = step_time_info(deployment), engine_info(deployment)
     spec, tp, replicas = replay.spec, deployment.memory.tp, result.replicas
     summary = summarise_workload(workload)
-    calibration = CalibrationRef(
-        gpu=replay.gpu.key,
-        calibration_id=step_time.calibration_id,
-        provenance=step_time.provenance,
-        stated_error=step_time.stated_error,
+    calibrations = _calibrations(
+        (replay.gpu.key, step_time_info(pool)) for pool in (deployment, deployment.decode) if pool is not None
     )
     pricing = Pricing(replay.gpu.key, tp, PriceFilter(), replay.prices)
     report = ReplayReport(
         verdict=_replay_verdict(figures, deployment),
         model=replay.model.key,
         workload=_workload_info(summary, replay.trace.name, spec.transform, ingest),
-        provenance=_provenance(
-            replay, (calibration,), engine, spec.deployment.engine.preset, spec.seed, kernel_version
-        ),
+        provenance=_provenance(replay, calibrations, engine, spec.deployment.engine.preset, spec.seed, kernel_version),
         method=METHOD,
-        limits=_limits((calibration,), cached=figures.prefix_hit_rate is not None, ending=f": {LONGER_STEPS}"),
-        warnings=_warnings(summary, ingest, (calibration,)),
+        limits=_limits(calibrations, cached=figures.prefix_hit_rate is not None, ending=f": {LONGER_STEPS}"),
+        warnings=_warnings(summary, ingest, calibrations),
         gpu=replay.gpu.key,
         tp=tp,
         replicas=replicas,
@@ -279,16 +275,16 @@ def _workload_info(
     return WorkloadInfo(**fields, trace_name=trace_name, transform=transform, ingest=dict(ingest))
 
 
-def _calibrations(results: Sequence[CandidateResult]) -> tuple[CalibrationRef, ...]:
+def _calibrations(used: Iterable[tuple[str, StepTimeInfo]]) -> tuple[CalibrationRef, ...]:
+    """Each calibration once, from the GPU type and the step times of every deployment or pool."""
     found = {
-        (result.gpu, result.step_time.calibration_id): CalibrationRef(
-            gpu=result.gpu,
-            calibration_id=result.step_time.calibration_id,
-            provenance=result.step_time.provenance,
-            stated_error=result.step_time.stated_error,
+        (gpu, step_time.calibration_id): CalibrationRef(
+            gpu=gpu,
+            calibration_id=step_time.calibration_id,
+            provenance=step_time.provenance,
+            stated_error=step_time.stated_error,
         )
-        for result in results
-        if result.step_time is not None
+        for gpu, step_time in used
     }
     return tuple(found.values())
 

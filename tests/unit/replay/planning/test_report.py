@@ -171,6 +171,23 @@ def replay_report(
     return report
 
 
+def test_a_replay_of_two_pools_names_the_calibrations_of_both() -> None:
+    pools = {"prefill_replicas": 1, "decode_replicas": 1, "kv_transfer_gb_per_s": 50}
+    asked = {"model": "meta-llama/Meta-Llama-3-8B", "gpu": "H100-SXM", "disaggregation": pools}
+    spec = ReplaySpec(deployment=DeploymentSpec.model_validate(asked))
+    resolved = resolve_replay(spec, shipped_catalogue(), trace=TRACE)
+    both = resolve_deployment(resolved.spec.deployment, resolved.model, resolved.gpu)
+    assert both.decode is not None
+    own = replace(both.decode, step_time=replace(both.decode.step_time, calibration_id="user/0123456789abcdef"))
+    workload = make_workload()
+    result = make_result(workload, 2, load_factor=0.5, ttft_s=0.5)
+    for deployment, named in ((both, 1), (replace(both, decode=own), 2)):
+        document = build_replay_report(resolved, deployment, result, workload, ingest=INGEST, kernel_version="k")
+        report = parse_report(document)
+        assert len(report.provenance.calibrations) == named
+    assert "user/0123456789abcdef" in {one.calibration_id for one in report.provenance.calibrations}
+
+
 def test_replay_report_says_what_happened() -> None:
     served = replay_report(0.5)
     assert served.verdict.status == "served"
