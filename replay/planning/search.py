@@ -23,7 +23,7 @@ from replay.planning.parts import Certainty, CurvePoint
 from replay.planning.resolve import Candidate, ResolvedPlan
 from replay.planning.wording import quantity, rejected_sentence, unmet_sentence
 from replay.results import RELIEVED_BY_REPLICAS, ReplayResult
-from replay.specs import DeploymentSpec
+from replay.specs import DeploymentSpec, Objective
 from replay.workload import Workload
 
 if TYPE_CHECKING:
@@ -149,6 +149,7 @@ class _Search:
         if never:
             raise _NoAnswer("requests.rejected", rejected_sentence(never, self.workload.n, self._resolved()))
         self._check_reachable(first)
+        self._check_patience()
         return self._recommendation(self._smallest_passing(first), first)
 
     def point(self, replicas: int) -> CurvePoint:
@@ -197,6 +198,20 @@ class _Search:
                     f"{objective.name} is {quantity(idle)} even with every request alone on an idle replica; "
                     f"the objective is {quantity(objective.threshold_s)}: more replicas cannot help",
                 )
+
+    def _check_patience(self) -> None:
+        """A client who gives up on an answer that nobody disturbs gives up at any number of replicas."""
+        timeout_s = self.plan.spec.client_timeout_s
+        if timeout_s is None:
+            return
+        longest = Objective(metric="e2e", threshold_s=timeout_s, attainment=1.0)
+        idle = idle_value_s(longest, self.workload, self._resolved())
+        if idle > timeout_s:
+            raise _NoAnswer(
+                "slo.unreachable",
+                f"the longest answer takes {quantity(idle)} even alone on an idle replica, and clients give up after "
+                f"{quantity(timeout_s)}: more replicas cannot help",
+            )
 
     def _smallest_passing(self, first: CurvePoint) -> int:
         """The smallest passing count whose predecessor fails and whose successor, within the cap, passes too; where no

@@ -323,6 +323,14 @@ def test_clients_that_give_up_leave_no_deployment_to_recommend() -> None:
     assert "3 requests are not served" in row.reason
 
 
+def test_clients_less_patient_than_an_idle_replica_need_one_replay_only() -> None:
+    simulate = LawSimulate(5.0, rejected={"client_timeout": 3})
+    row = infeasible(evaluate(make_plan(client_timeout_s=0.005), simulate))
+    assert row.code == "slo.unreachable"
+    assert "clients give up after 5 ms" in row.reason
+    assert simulate.asked == [1]
+
+
 def test_an_objective_below_the_idle_bound_needs_one_replay_only() -> None:
     plan = make_plan(objectives=(parse_objective("e2e_p99=5ms"),))
     simulate = LawSimulate(5.0)
