@@ -10,10 +10,12 @@ import numpy as np
 
 from replay.deployment import Deployment
 from replay.engine_run import EngineRun, Int64Array
+from replay.kernels.routers import MATCH_PERCENT
 from replay.kernels.state import Requests
 from replay.kernels.texts import repeat_texts
 from replay.machine import Checkpoint, Machine, take_requests
 from replay.steptime.interpolation import record_table
+from replay.workload import PrefixBlocks
 
 PS_PER_S = 1e12
 _REQUESTS = 8192
@@ -44,6 +46,8 @@ def measure_capacity(
         return 0.0, 0.0
     if machine.caches_prefixes:
         whole = session if machine.router == "session_affinity" else None
+        if machine.router == "prefix_aware":
+            whole = _kept_together(requests, machine.config.prefix_block_tokens)
         share = take_requests(requests, _share_of_one(n, deployment.replicas, whole))
         burst = _in_order(share, min(_CACHED_REQUESTS * machine.ranks, _most(requests, deployment)))
     else:
@@ -61,6 +65,21 @@ def _share_of_one(n: int, replicas: int, session: Int64Array | None) -> Int64Arr
     number[alone] = np.arange(len(alone))
     share = np.flatnonzero(number % replicas == 0)
     return share if len(share) else every
+
+
+def _kept_together(requests: Requests, block_tokens: int) -> Int64Array:
+    """A number for each group of requests that the router prefix_aware sends after each other: whose known prefix is
+    long enough goes where the last block of it was first."""
+    prefix = PrefixBlocks(requests.prefix_start, requests.prefix_ids, block_tokens)
+    known = prefix.reusable_tokens
+    group = np.arange(len(known))
+    follows = np.flatnonzero((known > 0) & (100 * known >= MATCH_PERCENT * requests.prompt_tokens))
+    ids, first = np.unique(prefix.ids, return_index=True)
+    last = prefix.ids[prefix.start[follows] + known[follows] // block_tokens - 1]
+    group[follows] = np.searchsorted(prefix.start, first[np.searchsorted(ids, last)], side="right") - 1
+    while not np.array_equal(group, group[group]):
+        group = group[group]
+    return group
 
 
 def shuffled(requests: Requests, deployment: Deployment, ranks: int = 1) -> Requests:

@@ -298,6 +298,9 @@ def test_capacity_with_a_prefix_cache_is_that_of_a_replicas_own_share() -> None:
     kept = simulate(load, deployment(replicas=7, router="session_affinity"))
     assert kept.prefix_hit_rate == pytest.approx(one.prefix_hit_rate, rel=0.01), "a session stays where its prefix is"
     assert kept.sustainable_rps == pytest.approx(7 * one.sustainable_rps, rel=0.1)
+    aware = simulate(load, deployment(replicas=7, router="prefix_aware"))
+    assert aware.prefix_hit_rate == pytest.approx(kept.prefix_hit_rate, rel=0.01)
+    assert aware.sustainable_rps == pytest.approx(kept.sustainable_rps, rel=0.1)
 
 
 def test_block_ids_that_share_nothing_leave_capacity_as_it_is() -> None:
