@@ -66,7 +66,7 @@ def check_life(deployment: Deployment, workload: Workload) -> None:
         detail = "clients that give up are not replayed on the V0 scheduler"
     elif engine.scheduler == "sglang" and deployment.caches_prefixes and workload.shares_prompts:
         field = "client_timeout_s" if spec.client_timeout_s is not None else "failures" if spec.failures else ""
-        detail = f"SGLang's radix cache is not replayed with {field}: set disable_radix_cache"
+        detail = f"SGLang's radix cache is not replayed with {field}"
     elif closed and engine.ageing_per_s > 0:
         field = "engine.overrides.ageing_per_s"
         detail = "ageing_per_s goes by arrival times, which are not known beforehand in a closed loop"
@@ -74,6 +74,8 @@ def check_life(deployment: Deployment, workload: Workload) -> None:
         cure = "leave it out" if field.startswith("engine") else "leave it out, or use another engine preset"
         if field == "transform":
             cure = "use another engine preset"
+        if detail.startswith("SGLang's radix"):
+            cure = f"set disable_radix_cache, or leave {field} out"
         if whole is not None and engine.scheduler != "static":
             cure = "use replicas that do both, without ranks" if field == "transform" else "leave it out"
         where = field if field.startswith(("engine", "transform")) else f"deployment.{field}"
