@@ -5,7 +5,7 @@ lines of a container's log that its runtime wrapped, ``{"log": "...", "stream": 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -26,10 +26,28 @@ class Wrapped:
     outer: JsonLines | JsonArray | JsonObjects
     key: str
     sample: Sample
+    last: dict[str, Any] = field(default_factory=dict, compare=False)
+    """What the document read last says beside its rows."""
 
     def records(self, columns: Sequence[str] = ()) -> Iterator[Records]:
         """The rows of one batch of documents at a time."""
-        return (_inside(records, self.key) for records in self.outer.records())
+        for records in self.outer.records():
+            if records.objects:
+                self.last.clear()
+                self.last.update((name, said) for name, said in records.objects[-1].items() if name != self.key)
+            yield _inside(records, self.key)
+
+    def more_pages(self) -> str | None:
+        """Once all is read: how the last document says that it is not the last page of its list."""
+        meta = self.last.get("meta")
+        meta = meta if isinstance(meta, dict) else {}
+        for where in (self.last, meta):
+            if where.get("has_more") is True or where.get("hasMore") is True:
+                return "has_more is true"
+        page, pages = meta.get("page"), meta.get("totalPages")
+        if isinstance(page, int) and isinstance(pages, int) and page < pages:
+            return f"page {page:,} of {pages:,}"
+        return None
 
     def batches(self, columns: Sequence[str]) -> Iterator[Batch]:
         """All rows, only the wanted columns."""

@@ -14,7 +14,7 @@ from replay.traces.aggregates import check_columns, check_plausible, check_rows_
 from replay.traces.canonical import Meta
 from replay.traces.cleaning import Ledger
 from replay.traces.delimited import open_delimited
-from replay.traces.envelope import container_log, unwrapped
+from replay.traces.envelope import Wrapped, container_log, unwrapped
 from replay.traces.formats import all_formats
 from replay.traces.formats.base import Format
 from replay.traces.formats.generic import unknown_columns
@@ -85,6 +85,12 @@ def ingest(
             if pseudonyms is not None and pseudonyms.found:
                 ledger.assumed["ids"] = f"{' and '.join(sorted(pseudonyms.found))} ids replaced by labels"
             ledger.check()
+            more = table.more_pages() if isinstance(table, Wrapped) else None
+            if more is not None:
+                ledger.warn(
+                    "more_pages",
+                    f"the file is not the last page of its list ({more}): if pages are missing, so is load",
+                )
             meta = replace(_meta(spool, ledger, chosen, options), notes=carried.notes)
             if carried.notes:
                 ledger.warn("carried", carried.notes)

@@ -29,6 +29,7 @@ _BACK_NS = 30 * 60 * 10**9
 _ISO = r"^\s*(?:\d{4}[-/]\d{2}[-/]\d{2}[T ]|\d{2}/[A-Z][a-z]{2}/\d{4}[: ])"
 _ACCESS_LOG = r"^\s*\d{2}/[A-Z][a-z]{2}/\d{4}[: ]"
 _ZONED = r"(?i)(?:z|utc|[+-]\d{2}(?::?\d{2})?)\s*$"
+_DECIMAL_COMMA = re.compile(r"\d+,\d+")
 _UNIFORM = re.compile(r"^\d{4}-\d{2}-\d{2}([T ])\d{2}:\d{2}:\d{2}\.(\d{1,9})(Z|\+00:?00|)$")
 _SUFFIX = re.compile(
     r"(?:^|[_\s(\[])(s|sec|secs|seconds|ms|msec|millis|milliseconds|us|usec|micros|ns|nanos)[)\]]?$", re.I
@@ -159,8 +160,11 @@ class TimeParser:
         )
 
     def _unreadable(self, series: pl.Series) -> TraceError:
-        seen = ", ".join(self.ledger.shown(str(value)) for value in series.drop_nulls().head(3).to_list())
+        first = [str(value) for value in series.drop_nulls().head(3).to_list()]
+        seen = ", ".join(map(self.ledger.shown, first))
         cure = "write numbers, or YYYY-MM-DD HH:MM:SS with optional fraction and zone; or map another column to arrival"
+        if any(_DECIMAL_COMMA.fullmatch(value.strip()) for value in first):
+            cure = "write the fraction of a number with a point, not a comma: 12.5"
         return TraceError(
             "trace.time_unreadable",
             f"column {self.column!r} does not hold times that can be read: {seen}",

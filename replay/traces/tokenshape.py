@@ -43,16 +43,13 @@ class TokenShape:
     total: str | None = None
     cached_inside: bool | None = None
     reasoning_inside: bool | None = None
+    prompt_column: str | None = None
 
     def __post_init__(self) -> None:
         if self.options.prompt_includes_cached is not None:
             self._settle(inside=self.options.prompt_includes_cached, why="as asked (prompt_includes_cached)")
-        elif self.cached_inside is None and self.cached_column is not None:
-            leaf = self.cached_column.rsplit(".", 1)[-1]
-            if EXCLUDED.match(leaf):
-                self._settle(inside=False, why=f"{leaf!r} is the name of providers whose prompt counts exclude it")
-            elif _INCLUDED.search(self.cached_column):
-                self._settle(inside=True, why=f"{self.cached_column!r} is OpenAI's name, a part of the prompt count")
+        elif self.cached_inside is None and self.total is None:
+            self._settle_by_name()
 
     def apply(self, made: dict[str, pl.Series], raw: pl.DataFrame) -> None:
         """Puts cached tokens into ``prompt_tokens`` and reasoning into ``output_tokens`` where the source leaves them
@@ -92,16 +89,31 @@ class TokenShape:
         if self.cached_inside is False:
             made["prompt_tokens"] = (prompt + beside).alias("prompt_tokens")
 
+    def _settle_by_name(self) -> None:
+        """Gateways in front of Anthropic keep its names of cached tokens beside an OpenAI count that includes them, so
+        a prompt column with OpenAI's name tells nothing."""
+        if self.cached_column is None:
+            return
+        leaf = self.cached_column.rsplit(".", 1)[-1]
+        prompt = (self.prompt_column or "").rsplit(".", 1)[-1]
+        if EXCLUDED.match(leaf) and "prompt" not in prompt.lower():
+            self._settle(inside=False, why=f"{leaf!r} is the name of providers whose prompt counts exclude it")
+        elif _INCLUDED.search(self.cached_column):
+            self._settle(inside=True, why=f"{self.cached_column!r} is OpenAI's name, a part of the prompt count")
+
     def _weigh(self, prompt: pl.Series, beside: pl.Series, output: pl.Series | None, total: pl.Series | None) -> None:
         """Decides by the numbers of the first batch that has any cached tokens."""
         telling = beside > 0
+        above = int(((beside > prompt) & telling).sum())
         if total is not None and output is not None:
-            inside = _share(total == prompt + output, telling)
+            inside = 0.0 if above else _share(total == prompt + output, telling)
             outside = _share(total == prompt + beside + output, telling)
             if inside >= _CLEAR_SHARE or outside >= _CLEAR_SHARE:
                 self._settle(inside=inside >= outside, why=f"{self.total!r} adds up so")
                 return
-        above = int(((beside > prompt) & telling).sum())
+        self._settle_by_name()
+        if self.cached_inside is not None:
+            return
         known = int(telling.sum())
         alternatives = (
             ("true", "the prompt count includes them", int(prompt.filter(telling).sum())),

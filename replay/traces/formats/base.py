@@ -142,7 +142,9 @@ class TableFormat:
         reading = Reading(options, ledger, self.block_size(options))
         total = total_column(table.sample.columns, present.get("prompt_tokens"))
         cached = present.get("cached_tokens") or present.get("cache_write_tokens")
-        shape = TokenShape(options, ledger, cached, total, self.cached_inside)
+        shape = TokenShape(
+            options, ledger, cached, total, self.cached_inside, prompt_column=present.get("prompt_tokens")
+        )
         totals = [total] if total is not None and (cached or "reasoning_tokens" in present) else []
         for batch in table.batches([*present.values(), *totals, *self.extra]):
             yield self._keep(batch, present, times, shape, reading)

@@ -69,6 +69,7 @@ def suggestions(columns: tuple[str, ...]) -> dict[MappedField, list[str]]:
 
 def unknown_columns(sample: Sample) -> TraceError:
     """The refusal of a table that no format recognises: what was found, what is needed, a mapping to try."""
+    _check_first_line(sample)
     guess = suggestions(sample.columns)
     pairs = [f"{field}={found[0] if found else 'COLUMN'}" for field, found in guess.items()]
     seen = ", ".join(sample.columns[:40]) + (", ..." if len(sample.columns) > 40 else "")
@@ -87,6 +88,18 @@ def unknown_columns(sample: Sample) -> TraceError:
         f"Needed: {', '.join(REQUIRED_FIELDS)}. Give a column mapping: {cure}",
         errors,
     )
+
+
+def _check_first_line(sample: Sample) -> None:
+    """A comment or a spreadsheet's ``sep=;`` above the header is taken for it; no mapping cures that."""
+    first = sample.columns[0].strip() if sample.columns else ""
+    if first.startswith("#") or first.lower().startswith("sep="):
+        cure = "remove the lines above the header"
+        raise TraceError(
+            "trace.no_header",
+            f"line 1 is not a header: {first[:40]!r}; {cure}",
+            [FieldError(cure, field="file", line=1, rule="no_header", cure=cure)],
+        )
 
 
 def _check_unmapped_cache(sample: Sample, options: IngestOptions) -> None:

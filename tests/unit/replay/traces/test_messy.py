@@ -217,7 +217,7 @@ REFUSED: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
         "trace.time_unreadable",
     ),
     "an object around the rows": ('{"data": [{"arrival_s": 1, "prompt_tokens": 5}]}', {}, "trace.unknown_columns"),
-    "a spreadsheet's first line": ("sep=,\n" + OWN + lines(30, "{i}.5,9{i},10"), {}, "trace.unknown_columns"),
+    "a spreadsheet's first line": ("sep=,\n" + OWN + lines(30, "{i}.5,9{i},10"), {}, "trace.no_header"),
     "Latin-1": (
         (OWN.replace("\n", ",n\n") + lines(30, "{i}.5,9{i},10,é")).encode("latin-1"),
         {},

@@ -1,0 +1,68 @@
+"""Exports that look whole and are not, or whose first remedy would not help."""
+
+import json
+
+import pytest
+
+USAGE = {"prompt_tokens": 100, "completion_tokens": 10}
+
+
+def page(first: int, **said: object) -> str:
+    rows = [
+        {"id": f"r{first + k}", "created": 1_700_000_000 + first + k, "model": "m", "usage": USAGE} for k in range(30)
+    ]
+    return json.dumps({"object": "list", "data": rows, **said}) + "\n"
+
+
+def paged(report) -> bool:
+    return any("not the last page" in warning for warning in report.warnings)
+
+
+@pytest.mark.parametrize(
+    ("text", "more"),
+    [
+        (page(0, has_more=True), True),
+        (page(0, meta={"page": 1, "limit": 30, "totalPages": 10}), True),
+        (page(0, has_more=True) + page(30, has_more=False), False),
+        (page(0, meta={"page": 3, "limit": 30, "totalPages": 3}), False),
+        (page(0), False),
+    ],
+)
+def test_one_page_of_a_longer_list_is_said(lab, text: str, more: bool) -> None:
+    assert paged(lab.read(text)) is more
+
+
+GATEWAY = "t_s,prompt_tokens,o,cache_read_input_tokens,total_tokens\n"
+GATEWAY_MAP = {
+    "arrival": "t_s",
+    "prompt_tokens": "prompt_tokens",
+    "output_tokens": "o",
+    "cached_tokens": "cache_read_input_tokens",
+}
+
+
+@pytest.mark.parametrize(("total", "prompt"), [(1010, 1000), (1910, 1900)])
+def test_a_total_counts_for_more_than_the_name_of_the_cached_tokens(lab, total: int, prompt: int) -> None:
+    lab.read(GATEWAY + "".join(f"{i * 7 % 50},1000,10,900,{total}\n" for i in range(30)), mapping=GATEWAY_MAP)
+    assert lab.table["prompt_tokens"].unique().to_list() == [prompt]
+
+
+def test_a_providers_cached_tokens_beside_a_gateways_prompt_tokens_are_asked_about(lab) -> None:
+    text = "t_s,prompt_tokens,o,cache_read_input_tokens\n" + "".join(f"{i * 7 % 50},1000,10,900\n" for i in range(30))
+    refusal = lab.refuse(text, mapping=GATEWAY_MAP)
+    assert refusal.code == "trace.ambiguous_cached"
+    lab.read(text, mapping=GATEWAY_MAP, prompt_includes_cached=True)
+    assert lab.table["prompt_tokens"].unique().to_list() == [1000]
+
+
+@pytest.mark.parametrize("above", ["sep=;\n", "# exported by hand\n"])
+def test_a_line_above_the_header_is_named(lab, above: str) -> None:
+    refusal = lab.refuse(above + "arrival_s;prompt_tokens;output_tokens\n" + "1.5;100;10\n2.5;101;11\n" * 5)
+    assert refusal.code == "trace.no_header"
+    assert "remove the lines above the header" in refusal.detail
+
+
+def test_a_decimal_comma_has_its_own_cure(lab) -> None:
+    refusal = lab.refuse("arrival_s;prompt_tokens;output_tokens\n" + "".join(f"{i},5;100;10\n" for i in range(9)))
+    assert refusal.code == "trace.time_unreadable"
+    assert "point, not a comma" in refusal.errors[0].cure
