@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import polars as pl
+
 from replay.errors import FieldError, TraceError
 from replay.traces.cleaning import Ledger
 from replay.traces.options import IngestOptions
@@ -27,6 +29,44 @@ _LIKELY_RPS = 500
 """No published trace has a mean rate above this: where units are often mixed up, more is asked about."""
 _POSSIBLE_RPS = 5e6
 UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+
+
+class Subtotals:
+    """Looks, in the file's order, for the first row that is the sum of all rows before it: the subtotal of a group.
+    Two cumulative sums a batch; lengths that are unknown count 0."""
+
+    def __init__(self) -> None:
+        self.rows = self.prompt_tokens = self.output_tokens = 0
+        self.line: int | None = None
+
+    def add(self, frame: pl.DataFrame) -> None:
+        """Takes the next rows: ``prompt_tokens``, ``output_tokens``, ``source_line``. Rows of a batch in which one of
+        the lengths is unknown throughout have no such columns, and no sums."""
+        if self.line is not None or frame.is_empty() or not {"prompt_tokens", "output_tokens"} <= set(frame.columns):
+            return
+        prompt, output = frame["prompt_tokens"].fill_null(0), frame["output_tokens"].fill_null(0)
+        prompts, outputs = prompt.cum_sum() + self.prompt_tokens, output.cum_sum() + self.output_tokens
+        is_sum = (prompts == 2 * prompt) & (outputs == 2 * output) & (prompt > 0) & (output > 0)
+        for at in is_sum.arg_true():
+            if self.rows + at >= _MIN_SUM_ROWS:
+                self.line = frame["source_line"][at]
+                return
+        self.rows += len(frame)
+        self.prompt_tokens, self.output_tokens = int(prompts[-1]), int(outputs[-1])
+
+    def check(self, options: IngestOptions) -> None:
+        """Refuses the file where such a row was found.
+
+        Raises:
+            TraceError: ``trace.totals_row``.
+        """
+        if self.line is not None and not options.rows_are_requests:
+            raise _refused(
+                "totals_row",
+                f"the row of line {self.line:,} has exactly as many prompt and output tokens as all rows before it",
+                "remove the rows of totals; if it is a request, give rows_are_requests=true",
+                "rows_are_requests",
+            )
 
 
 def check_columns(sample: Sample, options: IngestOptions) -> None:

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from replay.errors import FieldError, TraceError
 from replay.traces import canonical
-from replay.traces.aggregates import check_columns, check_plausible, check_rows_are_requests
+from replay.traces.aggregates import Subtotals, check_columns, check_plausible, check_rows_are_requests
 from replay.traces.canonical import Meta
 from replay.traces.cleaning import Ledger
 from replay.traces.delimited import open_delimited
@@ -80,7 +80,9 @@ def ingest(
     try:
         with TemporaryDirectory(prefix=".ingest-", dir=out.parent) as folder:
             spool = Spool(Path(folder))
+            subtotals = Subtotals()
             for frame in chosen.read(table, options, ledger):
+                subtotals.add(frame)
                 spool.add(frame if pseudonyms is None else pseudonyms.replace(frame))
             if pseudonyms is not None and pseudonyms.found:
                 ledger.assumed["ids"] = f"{' and '.join(sorted(pseudonyms.found))} ids replaced by labels"
@@ -101,6 +103,7 @@ def ingest(
         _check_lengths(measured, ledger)
         check_rows_are_requests(table.sample, measured, options)
         check_plausible(ledger, measured, moved, options)
+        subtotals.check(options)
         report = _report(chosen, why, ledger, measured, moved, span_ns)
         staged.replace(out)
     finally:

@@ -66,3 +66,23 @@ def test_a_decimal_comma_has_its_own_cure(lab) -> None:
     refusal = lab.refuse("arrival_s;prompt_tokens;output_tokens\n" + "".join(f"{i},5;100;10\n" for i in range(9)))
     assert refusal.code == "trace.time_unreadable"
     assert "point, not a comma" in refusal.errors[0].cure
+
+
+@pytest.mark.parametrize("grand", [False, True])
+def test_subtotals_of_groups_are_no_requests(lab, grand: bool) -> None:
+    rows, at = [], 0
+    for group in (range(100, 130), range(300, 340)):
+        rows += [f"{(at := at + 1)}.5,{tokens},{tokens % 7 + 1}" for tokens in group]
+        rows.append(f"{at}.5,{sum(group)},{sum(tokens % 7 + 1 for tokens in group)}")
+    if grand:
+        everything = [row.split(",") for k, row in enumerate(rows) if k not in (30, 71)]
+        rows.append(f"{at}.5,{sum(int(row[1]) for row in everything)},{sum(int(row[2]) for row in everything)}")
+    text = "arrival_s,prompt_tokens,output_tokens\n" + "\n".join(rows) + "\n"
+    refusal = lab.refuse(text)
+    assert (refusal.code, "line 32" in refusal.detail) == ("trace.totals_row", True)
+    assert lab.read(text, rows_are_requests=True).requests == len(rows)
+
+
+def test_a_prompt_that_is_the_sum_of_those_before_it_is_a_request(lab) -> None:
+    rows = "".join(f"{k}.5,{2 ** max(k - 1, 0)},{10 + k}\n" for k in range(12))
+    assert lab.read("arrival_s,prompt_tokens,output_tokens\n" + rows).requests == 12
