@@ -33,7 +33,7 @@ UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 class Subtotals:
     """Looks, in the file's order, for the first row that is the sum of all rows before it: the subtotal of a group.
-    Two cumulative sums a batch; lengths that are unknown count 0."""
+    Two cumulative sums a batch; lengths that are unknown count 0, and at least five rows before it have both."""
 
     def __init__(self) -> None:
         self.rows = self.prompt_tokens = self.output_tokens = 0
@@ -46,12 +46,13 @@ class Subtotals:
             return
         prompt, output = frame["prompt_tokens"].fill_null(0), frame["output_tokens"].fill_null(0)
         prompts, outputs = prompt.cum_sum() + self.prompt_tokens, output.cum_sum() + self.output_tokens
-        is_sum = (prompts == 2 * prompt) & (outputs == 2 * output) & (prompt > 0) & (output > 0)
+        known = (prompt > 0) & (output > 0)
+        is_sum = (prompts == 2 * prompt) & (outputs == 2 * output) & known
         for at in is_sum.arg_true():
-            if self.rows + at >= _MIN_SUM_ROWS:
+            if self.rows + int(known[:at].sum()) >= _MIN_SUM_ROWS:
                 self.line = frame["source_line"][at]
                 return
-        self.rows += len(frame)
+        self.rows += int(known.sum())
         self.prompt_tokens, self.output_tokens = int(prompts[-1]), int(outputs[-1])
 
     def check(self, options: IngestOptions) -> None:

@@ -6,6 +6,7 @@ where several lines of one answer repeat its usage. What ``usage`` counts is in 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,6 +37,8 @@ _ANTHROPIC = ("cache_read_input_tokens", "cache_creation_input_tokens")
 _STREAM_PART = "chat.completion.chunk"
 _STREAM_ENDS = ("response.completed", "response.incomplete", "response.failed")
 _ANTHROPIC_PARTS = ("message_start", "message_delta", "message_stop", "content_block_start", "content_block_delta")
+_PATHS = ("path", "url", "endpoint", "route", "uri", "request_path")
+_PROBE = re.compile(r"(?:^|/)(?:health[a-z]*|ready[a-z]*|live[a-z]*|ping|metrics|version|models)/?$", re.IGNORECASE)
 
 
 def _holder(record: dict[str, Any]) -> dict[str, Any]:
@@ -76,6 +79,14 @@ def _status(record: dict[str, Any], holder: dict[str, Any]) -> str:
     if word in ("cancelled", "canceled", "aborted", "incomplete"):
         return "ok" if word == "incomplete" else "aborted"
     return "ok" if holder else "unknown"
+
+
+def _is_probe(record: dict[str, Any]) -> bool:
+    """Whether a row asked for health, metrics or the list of models. Other paths may be a gateway's own."""
+    request = obj(record.get("request"))
+    verb = text(first(record.get("method"), record.get("http_method"), request.get("method"))) or ""
+    where = text(first(*(source.get(name) for source in (record, request) for name in _PATHS))) or ""
+    return verb.upper() in ("GET", "HEAD", "OPTIONS") or _PROBE.search(where.split("?", 1)[0]) is not None
 
 
 def _row(record: dict[str, Any], reading: RecordReading) -> Row:
@@ -126,6 +137,9 @@ def _expand(record: dict[str, Any], line: int, reading: RecordReading) -> list[R
         )
     if kind.startswith("response.") and kind not in _STREAM_ENDS:
         reading.not_request("events of streams")
+        return []
+    if not _holder(record) and _is_probe(record):
+        reading.not_request("requests for other paths")
         return []
     row = _row(record, reading)
     if not known(row["arrival"]) and not _holder(record):

@@ -86,3 +86,22 @@ def test_subtotals_of_groups_are_no_requests(lab, grand: bool) -> None:
 def test_a_prompt_that_is_the_sum_of_those_before_it_is_a_request(lab) -> None:
     rows = "".join(f"{k}.5,{2 ** max(k - 1, 0)},{10 + k}\n" for k in range(12))
     assert lab.read("arrival_s,prompt_tokens,output_tokens\n" + rows).requests == 12
+
+
+@pytest.mark.parametrize(
+    "probe", [{"path": "/health"}, {"method": "GET", "url": "/api/x"}, {"endpoint": "/v1/models?limit=3"}]
+)
+def test_probes_of_an_api_between_its_calls_are_no_requests(lab, probe: dict[str, str]) -> None:
+    call = {"path": "/api/ask", "method": "POST", "model": "m"}
+    rows = [call | {"timestamp": 1_700_000_000.5 + k, "usage": USAGE} for k in range(30)]
+    rows.append(call | {"timestamp": 1_700_000_040, "status_code": 503})
+    rows.append(probe | {"timestamp": 1_700_000_050, "status_code": 200})
+    report = lab.read("".join(json.dumps(row) + "\n" for row in rows))
+    assert report.requests == 31
+    assert "1 requests for other paths" in report.assumed["not_requests"]
+    assert lab.table["status"].to_list().count("failed") == 1
+
+
+def test_equal_requests_after_failed_calls_are_no_subtotal(lab) -> None:
+    rows = "".join(f"{k}.5,0,0\n" for k in range(9)) + "".join(f"{k}.5,70,7\n" for k in range(9, 30))
+    assert lab.read("arrival_s,prompt_tokens,output_tokens\n" + rows).requests == 30
