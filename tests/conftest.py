@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 from services import session
 
@@ -21,6 +22,11 @@ def pytest_configure(config: pytest.Config) -> None:
     # A setting of the developer's own shell must not point a test at a real deployment.
     for name in [name for name in os.environ if name.startswith("CAPREPLAY_") and not name.startswith(KEPT_VARIABLES)]:
         del os.environ[name]
+    # No test depends on how fast the machine is.
+    hypothesis.settings.register_profile(
+        "any-speed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("any-speed")
     if not hasattr(config, "workerinput"):
         session.open_session()
 
