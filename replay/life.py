@@ -18,7 +18,6 @@ Int32Array = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 
 _PS_PER_S = 10**12
-_ONLY_GIVEN_ARRIVALS = {"static": "static batches are"}
 
 
 def client_timeout_ps(deployment: Deployment) -> int:
@@ -46,40 +45,37 @@ def check_life(deployment: Deployment, workload: Workload) -> None:
     """
     engine, spec = deployment.engine, deployment.spec
     closed = workload.closed_loop is not None
-    field = detail = ""
     asked = {
         "transform": "requests that start when another has ended (closed loop)" if closed else "",
         "client_timeout_s": "client_timeout_s" if spec.client_timeout_s is not None else "",
         "failures": "failures" if spec.failures else "",
         "cold_starts": "cold_starts" if spec.cold_starts else "",
     }
-    whole = _ONLY_GIVEN_ARRIVALS.get(engine.scheduler)
-    if deployment.decode is not None:
-        whole = "prefill and decode apart are"
-    elif engine.data_parallel_size > 1:
-        whole = "data-parallel ranks are"
-    if whole is not None:
-        field = next((name for name, what in asked.items() if what), "")
-        detail = f"{whole} replayed for given arrivals on replicas that stay: not with {asked.get(field)}"
-    elif engine.scheduler == "vllm-v0" and spec.client_timeout_s is not None:
-        field = "client_timeout_s"
-        detail = "clients that give up are not replayed on the V0 scheduler"
-    elif engine.scheduler == "sglang" and deployment.caches_prefixes and workload.shares_prompts:
-        field = "client_timeout_s" if spec.client_timeout_s is not None else "failures" if spec.failures else ""
-        detail = f"SGLang's radix cache is not replayed with {field}"
-    elif closed and engine.ageing_per_s > 0:
-        field = "engine.overrides.ageing_per_s"
+    first = next((name for name, what in asked.items() if what), "")
+    fixed = "replayed for given arrivals on replicas that stay: not with"
+    leave_out = "leave it out, or use another engine preset"
+    if first and (deployment.decode is not None or engine.data_parallel_size > 1):
+        whole = "prefill and decode apart" if deployment.decode is not None else "data-parallel ranks"
+        cure = "use replicas that do both, without ranks" if first == "transform" else "leave it out"
+        raise _not_replayed(first, f"{whole} are {fixed} {asked[first]}", cure)
+    if first and engine.scheduler == "static":
+        cure = "use another engine preset" if first == "transform" else leave_out
+        raise _not_replayed(first, f"static batches are {fixed} {asked[first]}", cure)
+    if engine.scheduler == "vllm-v0" and spec.client_timeout_s is not None:
+        raise _not_replayed("client_timeout_s", "clients that give up are not replayed on the V0 scheduler", leave_out)
+    if engine.scheduler == "sglang" and deployment.caches_prefixes and workload.shares_prompts:
+        for name in ("client_timeout_s", "failures"):
+            if asked[name]:
+                cure = f"set disable_radix_cache, or leave {name} out"
+                raise _not_replayed(name, f"SGLang's radix cache is not replayed with {name}", cure)
+    if closed and engine.ageing_per_s > 0:
         detail = "ageing_per_s goes by arrival times, which are not known beforehand in a closed loop"
-    if field:
-        cure = "leave it out" if field.startswith("engine") else "leave it out, or use another engine preset"
-        if field == "transform":
-            cure = "use another engine preset"
-        if detail.startswith("SGLang's radix"):
-            cure = f"set disable_radix_cache, or leave {field} out"
-        if whole is not None and engine.scheduler != "static":
-            cure = "use replicas that do both, without ranks" if field == "transform" else "leave it out"
-        where = field if field.startswith(("engine", "transform")) else f"deployment.{field}"
-        raise SpecError("deployment.not_replayed", f"{detail}; {cure}", [FieldError(detail, field=where, cure=cure)])
+        raise _not_replayed("engine.overrides.ageing_per_s", detail, "leave it out")
+
+
+def _not_replayed(field: str, detail: str, cure: str) -> SpecError:
+    where = field if field.startswith(("engine", "transform")) else f"deployment.{field}"
+    return SpecError("deployment.not_replayed", f"{detail}; {cure}", [FieldError(detail, field=where, cure=cure)])
 
 
 def endings(replica: Int32Array, scheduler: str) -> Int64Array:

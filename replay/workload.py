@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from replay.closed_loop import ClosedLoop
+from replay.traces.labels import NO_LABEL as NO_LABEL
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -52,9 +53,6 @@ class Labels:
 
     code: npt.NDArray[np.int32]
     names: tuple[str, ...]
-
-
-NO_LABEL = "(none)"
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,8 @@ from models.settings import Settings
 from models.tables import Job, Trace
 from models.use_cases.limits import check_live_jobs, check_stored_bytes
 from replay.specs import Transform
-from replay.traces.labels import tenant_label
+from replay.traces.labels import NO_LABEL, tenant_label
 from replay.traces.options import IngestOptions
-
-NO_TENANT = "(none)"
-"""Stands for requests without a tenant, as in ``replay.workload``, which needs numpy."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +176,7 @@ def with_labels(transform: Transform, trace: Trace, services: Services) -> Trans
     key = services.settings.id_key()
 
     def of(name: str) -> str:
-        return name if name == NO_TENANT else tenant_label(key, name)
+        return name if name == NO_LABEL else tenant_label(key, name)
 
     changed = {
         "tenants": tuple(map(of, transform.tenants)),

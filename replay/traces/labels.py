@@ -5,6 +5,8 @@ from __future__ import annotations
 import hmac
 import re
 
+NO_LABEL = "(none)"
+"""Stands for requests without a tenant, priority or session."""
 PREFIXES = {"tenant": "t_", "session": "s_"}
 """Canonical columns that hold ids, and how their labels begin."""
 _DIGITS = 16
