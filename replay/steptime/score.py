@@ -188,7 +188,7 @@ def _check_values(frame: pl.DataFrame) -> None:
         detail = f"unknown phase {unknown[0]!r}"
         raise _refusal("steps.values", "phase", detail, f"use {', '.join(PHASES)}")
     for name in ("prefill_batch", "isl_new", "cached_ctx", "decode_batch", "decode_ctx", "tp"):
-        if frame[name].null_count() or (frame[name].min() or 0) < 0:  # type: ignore[operator]
+        if frame[name].null_count() or (frame[name] < 0).any():
             raise _refusal("steps.values", name, f"{name} is missing or below 0", "give counts of 0 or more")
 
 

@@ -67,10 +67,11 @@ class Draft:
         sessions of its own too: its earlier turns would come after its later ones.
         """
         copy = np.zeros(len(index), np.int64) if copy is None else copy
-        session = None if self.session is None else self.session[index]
+        session = self.session
         if session is not None:
             variant = copy if wrapped is None else copy + wrapped * (copy.max(initial=0) + 1)
-            session = np.where(session < 0, -1, session + variant * (self.session.max(initial=0) + 1))  # type: ignore[union-attr]
+            own, apart = session[index], variant * (session.max(initial=0) + 1)
+            session = np.where(own < 0, -1, own + apart)
         prefix = None if self.prefix is None else copies_apart(self.prefix.take(index), copy)
         return replace(
             self,
