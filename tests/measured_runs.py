@@ -8,6 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from replay.accuracy.replayed import Figure, ScoredRun
+
 SERVER: dict[str, Any] = {
     "id": "one",
     "group": "observe-per-request",
@@ -88,3 +90,29 @@ def aggregate_summary(e2e_s: float = 2.0, ttft_s: float = 0.05) -> dict[str, Any
         },
         "measured": {"all": figures, "stage0": figures, "stage1": figures},
     }
+
+
+def scored_run(model: str, error: float, name: str = "run", **fields: Any) -> ScoredRun:
+    """A run as scored, with the same error in every figure."""
+    figure = Figure(1.0, 1.0 + error, True)
+    return ScoredRun(
+        **{
+            "experiment": name,
+            "gpu": "H100-SXM",
+            "model": model,
+            "tp": 1,
+            "has_experts": False,
+            "aggregates_only": False,
+            "n": 1000,
+            "region": "below",
+            "unscored": None,
+            "quality": "ok",
+            "provenance": "analytic",
+            "calibration_id": "none",
+            "figures": {metric: {"mean": figure, "p99": figure} for metric in ("ttft_s", "itl_s", "e2e_s")},
+            "throughput": None,
+            "saturated": False,
+            "load_factor": 0.5,
+            **fields,
+        }
+    )

@@ -50,6 +50,10 @@ def command(folder: Path, as_json: bool, as_markdown: bool, only: str, quiet: bo
     click.echo(table(*wording.worst_table(document), left=(0, 1)))
     click.echo("\nSigned errors in %; in brackets where the rules do not let them count:\n")
     click.echo(table(*wording.experiments_table(document), left=(0, 1, 2, 5)))
+    if document["largest_rates"]:
+        click.echo("\nThe largest rate that meets a limit:\n")
+        click.echo(table(*wording.largest_rates_table(document), left=(0, 1, 3)))
+        click.echo("\n" + wording.largest_rates_sentence(document))
     click.echo("\n" + wording.verdict_sentence(document))
     if sentence := wording.throughput_sentence(document):
         click.echo(sentence)

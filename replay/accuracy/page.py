@@ -8,6 +8,7 @@ from string import Template
 from typing import Any
 
 from replay.accuracy import wording
+from replay.accuracy.largest_rate import FEWEST_RATES, VALUES_DIFFER
 from replay.accuracy.regions import MEAN_NEEDS, P99_NEEDS, SHORTEST_TRIMMED_S, TRIM_S
 
 LEFT_OUT = (
@@ -31,6 +32,10 @@ def page(document: dict[str, Any]) -> str:
         shortest_s=f"{SHORTEST_TRIMMED_S:.0f}",
         mean_needs=MEAN_NEEDS,
         p99_needs=P99_NEEDS,
+        largest_rates=wording.markdown(wording.largest_rates_table(document)),
+        largest_rates_said=wording.largest_rates_sentence(document),
+        fewest_rates=FEWEST_RATES,
+        values_differ=f"{100 * (VALUES_DIFFER - 1):.0f}",
         worst=wording.markdown(wording.worst_table(document)),
         experiments=wording.markdown(wording.experiments_table(document)),
         not_replayed=wording.markdown(left_out) if left_out[1] else "All experiments were replayed.",

@@ -70,6 +70,8 @@ class ScoredRun:
     """Output tokens a second."""
     saturated: bool
     load_factor: float | None
+    rate_per_s: float | None = None
+    """Requests sent a second; ``None`` where the rate steps, or the client waits for ends."""
     rate_error: float | None = None
     """Near saturation: how much too long steps are, by the factor on them that makes mean E2E match."""
     notes: tuple[str, ...] = field(default=())
@@ -127,9 +129,17 @@ def score_run(run: MeasuredRun, deployment: Deployment, *, rate_error: bool = Tr
         throughput=_throughput(run, tokens_per_s),
         saturated=result.saturated,
         load_factor=result.load_factor,
+        rate_per_s=_rate_per_s(run),
         rate_error=factor,
         notes=run.notes,
     )
+
+
+def _rate_per_s(run: MeasuredRun) -> float | None:
+    staged = run.rows is not None and bool((run.rows.stage != run.rows.stage[0]).any())
+    if run.in_flight is not None or staged or (run.aggregates is not None and len(run.aggregates.stages) > 1):
+        return None
+    return run.workload.n / run.workload.span_s
 
 
 def _counts(run: MeasuredRun, region: Region, metric: str, statistic: str, n: int) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from replay.accuracy.largest_rate import largest_rates
 from replay.accuracy.replayed import METRICS, Figure, ScoredRun, resolved, score_run
 from replay.accuracy.runs import MeasuredRun, Unreplayed, read_runs
 from replay.accuracy.summary import THROUGHPUT_GOAL, judged, summarise, worst_runs
@@ -73,6 +74,9 @@ def accuracy_document(scored: list[ScoredRun], left_out: list[Unreplayed]) -> di
             "wrong": [run.experiment for run, verdict in verdicts if not verdict],
         },
         "throughput": _throughput_document(scored),
+        "largest_rates": [
+            {**asdict(one), "error": one.error, "steps_off": one.steps_off} for one in largest_rates(scored)
+        ],
     }
 
 
@@ -102,6 +106,7 @@ def experiment_document(run: ScoredRun) -> dict[str, Any]:
         "saturated_expected": run.saturated_expected,
         "saturated": run.saturated,
         "load_factor": run.load_factor,
+        "rate_per_s": run.rate_per_s,
         "rate_error": run.rate_error,
         "quality": run.quality,
         "aggregates_only": run.aggregates_only,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import Any
 
 NAMES = {
@@ -9,6 +10,7 @@ NAMES = {
     "itl_s.mean": "ITL mean",
     "ttft_s.mean": "TTFT mean",
     "ttft_s.p99": "TTFT p99",
+    "itl_s.p99": "ITL p99",
     "rate_error": "step-time factor",
 }
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
@@ -106,6 +108,49 @@ def worst_table(document: dict[str, Any]) -> Table:
         (one["experiment"], NAMES[one["figure"]], percent(one["error"])) for one in document["worst"]
     ]
     return ("run", "figure", "error"), rows
+
+
+def largest_rates_table(document: dict[str, Any]) -> Table:
+    """The largest rate within a limit, measured and simulated."""
+    head = (
+        "runs", "GPU", "tp", "limit", "rates", "largest measured", "largest simulated", "crossing measured",
+        "simulated", "error",
+    )  # fmt: skip
+    rows: list[tuple[str, ...]] = [
+        (
+            one["series"],
+            one["gpu"],
+            str(one["tp"]),
+            f"{NAMES[one['figure']]} {1e3 * one['limit_s']:.3g} ms",
+            str(len(one["rates"])),
+            _rate(one["measured_met"]),
+            _rate(one["simulated_met"]),
+            _rate(one["measured"]),
+            _rate(one["simulated"]),
+            percent(one["error"]),
+        )
+        for one in document["largest_rates"]
+    ]
+    return head, rows
+
+
+def _rate(per_s: float | None) -> str:
+    return "none" if per_s is None else f"{per_s:.3g}/s"
+
+
+def largest_rates_sentence(document: dict[str, Any]) -> str:
+    """How often the largest rate is the measured one, and the median error of the crossings."""
+    found = document["largest_rates"]
+    if not found:
+        return "No server was measured at three rates or more with figures that differ by a fifth."
+    exact = sum(one["steps_off"] == 0 for one in found)
+    near = sum(abs(one["steps_off"]) == 1 for one in found)
+    errors = [abs(one["error"]) for one in found if one["error"] is not None]
+    text = f"The largest rate is the measured one in {exact} of {len(found)} cases, one rate off in {near}"
+    if not errors:
+        return text + "."
+    middle = percent(median(errors), signed=False)
+    return f"{text}; the crossings differ by {middle} at the median of {len(errors)}."
 
 
 def left_out_table(document: dict[str, Any]) -> Table:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from replay.accuracy.regions import region_of, scored_rows
-from replay.accuracy.replayed import Figure, ScoredRun, resolved, scaled, score_run
+from replay.accuracy.replayed import ScoredRun, resolved, scaled, score_run
 from replay.accuracy.runs import MeasuredRun, read_runs
 from replay.accuracy.summary import judged, summarise, worst_runs
 from replay.hardware.catalogue import shipped_catalogue
@@ -134,33 +134,8 @@ def test_aggregates_score_means_and_no_p99(tmp_path: Path) -> None:
     assert scored.figures["ttft_s"]["p99"].measured == 0.1
 
 
-def scored_run(model: str, error: float, name: str = "run", **fields: Any) -> ScoredRun:
-    figure = Figure(1.0, 1.0 + error, True)
-    return ScoredRun(
-        **{
-            "experiment": name,
-            "gpu": "H100-SXM",
-            "model": model,
-            "tp": 1,
-            "has_experts": False,
-            "aggregates_only": False,
-            "n": 1000,
-            "region": "below",
-            "unscored": None,
-            "quality": "ok",
-            "provenance": "analytic",
-            "calibration_id": "none",
-            "figures": {metric: {"mean": figure, "p99": figure} for metric in ("ttft_s", "itl_s", "e2e_s")},
-            "throughput": None,
-            "saturated": False,
-            "load_factor": 0.5,
-            **fields,
-        }
-    )
-
-
 def test_many_runs_of_one_server_do_not_outvote_others() -> None:
-    runs = [scored_run("a", 0.20) for _ in range(13)] + [scored_run("b", -0.02), scored_run("c", 0.04)]
+    runs = [made.scored_run("a", 0.20) for _ in range(13)] + [made.scored_run("b", -0.02), made.scored_run("c", 0.04)]
     (group,) = summarise(runs)
     e2e = next(one for one in group.spreads if one.name == "e2e_s.mean")
     assert e2e.median == pytest.approx(0.04)
@@ -174,11 +149,11 @@ def test_many_runs_of_one_server_do_not_outvote_others() -> None:
 
 def test_groups_are_kept_apart_with_their_goals() -> None:
     runs = [
-        scored_run("a", 0.01),
-        scored_run("b", 0.01, aggregates_only=True),
-        scored_run("c", 0.01, region="near", rate_error=0.02),
-        scored_run("d", 0.01, has_experts=True),
-        scored_run("e", 0.01, gpu="L40S"),
+        made.scored_run("a", 0.01),
+        made.scored_run("b", 0.01, aggregates_only=True),
+        made.scored_run("c", 0.01, region="near", rate_error=0.02),
+        made.scored_run("d", 0.01, has_experts=True),
+        made.scored_run("e", 0.01, gpu="L40S"),
     ]
     groups = {(g.gpu, g.kind, g.region, g.aggregates_only): g for g in summarise(runs)}
     assert len(groups) == 5
@@ -190,13 +165,13 @@ def test_groups_are_kept_apart_with_their_goals() -> None:
 
 
 def test_saturation_verdicts() -> None:
-    assert judged(scored_run("a", 0.0)) is True
-    assert judged(scored_run("a", 0.0, saturated=True)) is False
-    assert judged(scored_run("a", 0.0, quality="overload", region="above", saturated=True)) is True
-    assert judged(scored_run("a", 0.0, quality="overload", region="above")) is False
-    assert judged(scored_run("a", 0.0, quality="client-limited", unscored="x", saturated=True)) is None
+    assert judged(made.scored_run("a", 0.0)) is True
+    assert judged(made.scored_run("a", 0.0, saturated=True)) is False
+    assert judged(made.scored_run("a", 0.0, quality="overload", region="above", saturated=True)) is True
+    assert judged(made.scored_run("a", 0.0, quality="overload", region="above")) is False
+    assert judged(made.scored_run("a", 0.0, quality="client-limited", unscored="x", saturated=True)) is None
 
 
 def test_the_worst_come_first() -> None:
-    runs = [scored_run("a", error, name=str(error)) for error in (0.1, -0.5, 0.3)]
+    runs = [made.scored_run("a", error, name=str(error)) for error in (0.1, -0.5, 0.3)]
     assert [run.experiment for run, _, _ in worst_runs(runs, 2)] == ["-0.5", "0.3"]
