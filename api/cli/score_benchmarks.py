@@ -15,16 +15,22 @@ from api.cli.output import Progress, json_option, print_json, table
 @options(
     click.argument("file", type=click.Path(path_type=Path)),
     json_option,
+    click.option("--markdown", "as_markdown", is_flag=True, help="Print the page docs/benchmarks.md."),
     click.option("--rows", type=click.IntRange(min=1), help="Only so many rows, drawn with a fixed seed."),
     click.option("--quiet", "-q", is_flag=True, help="No progress on stderr."),
 )
-def command(file: Path, as_json: bool, rows: int | None, quiet: bool) -> None:
+def command(file: Path, as_json: bool, as_markdown: bool, rows: int | None, quiet: bool) -> None:
     """Replay a table of throughput benchmarks and print how far it is off.
 
     FILE is a CSV table with one operating point a row: closed loops and bursts of quality A and B are replayed, one
     replica each. Rows that are not are counted by reason.
     """
-    from replay.accuracy.benchmarks import benchmarks_document, in_scope, read_benchmarks, sample, score_rows
+    if as_json and as_markdown:
+        raise click.UsageError("--json and --markdown exclude each other")
+
+    from replay.accuracy.benchmark_page import benchmark_page
+    from replay.accuracy.benchmark_rows import in_scope, read_benchmarks, sample
+    from replay.accuracy.benchmarks import benchmarks_document, score_rows
     from replay.hardware.catalogue import shipped_catalogue
 
     progress = Progress(quiet=quiet)
@@ -35,6 +41,9 @@ def command(file: Path, as_json: bool, rows: int | None, quiet: bool) -> None:
     document = benchmarks_document(scored, left_out)
     if as_json:
         print_json(document)
+        return
+    if as_markdown:
+        click.echo(benchmark_page(document), nl=False)
         return
     heads = ("GPU", "model", "engine", "load", "rows", "output tok/s", "signed", "TTFT", "signed", "TPOT", "signed")
     lines = [

@@ -24,7 +24,7 @@ from replay.planning.parts import (
 )
 from replay.results import Distribution, Float64Array, ReplayResult, distribution_of
 from replay.specs import Objective, Scalar, default_snapshot_s
-from replay.steptime.accuracy import stated_error
+from replay.steptime.accuracy import error_sentence
 from replay.workload import Int64Array, Workload
 
 if TYPE_CHECKING:
@@ -244,9 +244,7 @@ def _router_settings(deployment: Deployment) -> dict[str, Scalar | None]:
 def step_time_info(deployment: Deployment) -> StepTimeInfo:
     """Calibration, provenance and stated error of a deployment's step times."""
     record = deployment.step_time
-    error = record.stated_error or "not measured"
-    if record.provenance == "analytic":
-        error = stated_error(deployment.model, deployment.gpu, deployment.memory.weight_dtype)
+    error = error_sentence(record, deployment.model, deployment.gpu, deployment.memory.weight_dtype)
     return StepTimeInfo(
         calibration_id=record.calibration_id, provenance=record.provenance, stated_error=error, notes=record.notes
     )

@@ -7,7 +7,8 @@ import re
 from replay.hardware.entries import GpuType, ModelSpec
 from replay.steptime.calibrations import LEFT_OUT, Calibration
 from replay.steptime.components import KernelModel
-from replay.steptime.roofline import borrowed, generation
+from replay.steptime.record import StepTime
+from replay.steptime.roofline import FROM_BENCHMARKS, borrowed, generation
 
 COMPARED = {
     "ampere": "A100",
@@ -49,8 +50,21 @@ STATED_ERROR = {
 format (``fp8`` stands for both of its formats), ranging over the GPU types compared (docs/step-time.md)."""
 
 
+BENCHMARKED: dict[tuple[str, str], tuple[int, str, str, str]] = {}
+"""Published benchmarks replayed with analytic step times (``capreplay score-benchmarks``, docs/benchmarks.md), by
+generation and kind of model: how many, on which GPU types, the median error of their throughput, and within what nine
+in ten are."""
+
+
+def error_sentence(record: StepTime, model: ModelSpec, gpu: GpuType, weights: str) -> str:
+    """How far step times are off, in words. ``weights`` is a canonical weight format."""
+    if record.provenance == "analytic":
+        return stated_error(model, gpu, weights)
+    return record.stated_error or "not measured"
+
+
 def stated_error(model: ModelSpec, gpu: GpuType, weights: str) -> str:
-    """A sentence with the error of the analytic step times, for reports. ``weights`` is a canonical weight format."""
+    """The sentence for analytic step times."""
     kind = generation(gpu)
     if kind == "other":
         return "not measured"
@@ -59,25 +73,34 @@ def stated_error(model: ModelSpec, gpu: GpuType, weights: str) -> str:
     sort = "experts" if model.num_moe_layers else "dense"
     fmt = "fp8" if weights == "fp8_block" else weights
     name = "expert" if model.num_moe_layers else "dense"
+    served = BENCHMARKED.get((kind, sort))
+    if kind in FROM_BENCHMARKS:
+        if served is None:
+            return f"not measured for {name} models on this GPU generation ({kind})"
+        rows, gpus, median, most = served
+        return f"throughput of {rows} published benchmarks of {name} models on {gpus}: median {median}, {WITHIN} {most}"
     if (kind, sort, fmt) not in STATED_ERROR:
         return f"not measured for {name} models with {weights} weights on this GPU generation ({kind})"
     median, p95 = STATED_ERROR[kind, sort, fmt]
-    return (
-        f"step time of {name} models with {weights} weights against kernel tables of {COMPARED[kind]}: "
-        f"median {median}, p95 {p95}; latency end to end not measured"
-    )
+    steps = f"step time of {name} models with {weights} weights against kernel tables of {COMPARED[kind]}: "
+    end = "latency end to end not measured"
+    if served is not None:
+        end = f"throughput of {served[0]} published benchmarks on {served[1]}: {WITHIN} {served[3]}"
+    return f"{steps}median {median}, p95 {p95}; {end}"
 
 
+WITHIN = "nine in ten within"
 FEWEST_STEPS = 100
 """Of fewer timings no error is quoted."""
 
 MEASURED_RUNS = {
+    ("L40S", "dense"): (1, "3.1 %"),
     ("H100-SXM", "dense"): (69, "6.8 %"),
     ("H100-SXM", "experts"): (11, "17.1 %"),
     ("A100-SXM-80GB", "dense"): (16, "4.5 %"),
 }
 """Measured runs of vLLM by GPU type and kind of model (``capreplay accuracy``, docs/accuracy.md): how many, and within
-what their mean ITL is predicted: the 95th percentile of its error over 20 runs or more, the worst of 10 or more."""
+what their mean ITL is predicted: the 95th percentile of its error over 20 runs or more, the worst of fewer."""
 
 
 def calibrated_error(calibration: Calibration, kernels: KernelModel, gpu: GpuType) -> str:
@@ -99,14 +122,12 @@ def _of_runs(model: ModelSpec, gpu: GpuType) -> str:
     found = MEASURED_RUNS.get((gpu.key, "experts" if model.num_moe_layers else "dense"))
     if found is None:
         return "latency end to end not measured"
-    return f"mean ITL of {found[0]} measured runs within {found[1]}"
+    runs = "1 measured run" if found[0] == 1 else f"{found[0]} measured runs"
+    return f"mean ITL of {runs} within {found[1]}"
 
 
 def quoted_error(sentence: str) -> float | None:
-    """The error that a sentence of ``stated_error`` or ``calibrated_error`` quotes, as a share: the p95 of single steps
-    (the larger of ``p95 14 to 15 %``), or that of measured runs where it is larger. ``None``: it quotes none."""
-    steps = re.search(r", p95 (?:[\d.]+ to )?([\d.]+) %", sentence)
-    if steps is None:
-        return None
-    runs = re.search(r"measured runs within ([\d.]+) %", sentence)
-    return round(max(float(found[1]) for found in (steps, runs) if found) / 100, 6)
+    """The error that an ``error_sentence`` quotes, as a share: the largest of the p95 of single steps (of
+    ``p95 14 to 15 %`` the latter), of measured runs and of published benchmarks. ``None``: it quotes none."""
+    found = re.findall(rf"(?:, p95 (?:[\d.]+ to )?|measured runs? within |{WITHIN} )([\d.]+) %", sentence)
+    return round(max(map(float, found)) / 100, 6) if found else None

@@ -25,7 +25,7 @@ EAGER_LAYER_S = 60e-6
 """CPU launch time of one layer without a captured graph; binds only where the GPU is faster than the launches."""
 
 
-VERSION = 2
+VERSION = 3
 """Of this module's constants; part of the calibration id, to be raised with any of them."""
 
 
@@ -71,7 +71,7 @@ def analytic_step_time(
         detail = f"tp {tp} does not divide the {model.num_attention_heads} attention heads of {model.key}"
         raise SpecError("steptime.tp", detail, [FieldError(detail, field="tp", cure=cure)])
     weights, kv = weight_format(weight_dtype, model.weight_dtype), kv_format(kv_dtype)
-    roofline = Roofline(model, gpu, tp, weights, kv, max_num_seqs, data_parallel)
+    roofline = Roofline(model, gpu, tp, weights, kv, max_num_seqs, data_parallel, served=True)
     m, share = overheads.kernels_factor, overheads.decode_bandwidth_share
     decode = 1.0 if share is None else roofline.efficiency.decode / share
     all_reduces = 2 * model.num_layers + 1 if tp > 1 else 0

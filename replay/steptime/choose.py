@@ -21,6 +21,7 @@ from replay.steptime.roofline import generation
 
 FAMILIES = {"sglang": "sglang", "trtllm": "trtllm"}
 """Engine families whose kernels were timed apart, by scheduler; all others are taken for vLLM's."""
+ENGINES = {"vllm": "vLLM", "trtllm": "TensorRT-LLM", "sglang": "SGLang"}
 
 
 def choose_step_time(
@@ -49,8 +50,11 @@ def choose_step_time(
     )
     reason = None
     if calibration is not None and model.num_attention_heads % tp == 0:
-        kernels = KernelModel(model, calibration.tables, tp, weights, kv)
-        reason = kernels.missing() if data_parallel == 1 else "no exchange between data-parallel ranks"
+        over_pcie = gpu.interconnect.startswith("PCIe")
+        kernels = KernelModel(model, calibration.tables, tp, weights, kv, peers_over_pcie=over_pcie)
+        reason = (
+            _unserved(kernels, calibration, family) if data_parallel == 1 else "no exchange between data-parallel ranks"
+        )
         if reason is None:
             limits = Limits(
                 max_num_batched_tokens, max_num_seqs, max_model_len, generation(gpu) == "blackwell", cuda_graphs
@@ -81,15 +85,27 @@ def choose_step_time(
     return replace(record, notes=(note, *record.notes))
 
 
+def _unserved(kernels: KernelModel, calibration: Calibration, family: str) -> str | None:
+    """Why a calibration does not serve a deployment. Latent attention is each engine's own kernel, several times apart
+    at small batches: another engine's does not stand in."""
+    if kernels.model.attention_kind == "MLA" and calibration.family != family:
+        return f"latent attention (MLA) was timed under {ENGINES[calibration.family]} only"
+    return kernels.missing()
+
+
 def _notes(calibration: Calibration, family: str, gpu: GpuType, kernels: KernelModel) -> tuple[str, ...]:
-    engine = {"vllm": "vLLM", "trtllm": "TensorRT-LLM", "sglang": "SGLang"}
-    timed = f"{engine[calibration.family]} {calibration.engine_version}"
+    timed = f"{ENGINES[calibration.family]} {calibration.engine_version}"
     notes = [
         f"Step times are put together from single kernels timed on {gpu.key} under {timed} ({calibration.date}); "
         "nobody measured this deployment."
     ]
     if calibration.family != family:
-        notes.append(f"No kernels of {engine[family]} on {gpu.key} are shipped: those of vLLM stand in.")
+        notes.append(f"No kernels of {ENGINES[family]} on {gpu.key} are shipped: those of vLLM stand in.")
+    if kernels.peers_over_pcie and kernels.tp > 2:
+        notes.append(
+            "All-reduces over PCIe are taken at the rate of a pair of cards, as on published serving machines; where "
+            "cards cannot reach each other directly, they take several times as long."
+        )
     curve = kernels.experts() if kernels.model.num_moe_layers else None
     if curve is not None and not curve.timed:
         timed_as = curve.reference

@@ -34,6 +34,8 @@ class KernelModel:
     kv_dtype: str
     expert_ranks: int = 1
     """Ranks that hold whole experts (expert parallelism); 1: experts are sharded as everything else."""
+    peers_over_pcie: bool = False
+    """Cards that reach each other over PCIe at the rate of a pair, as on serving machines; else as timed."""
 
     def _format_of(self, part: str) -> str:
         weight_only_dense = part != "experts" and self.weight_dtype == "mxfp4"
@@ -127,7 +129,10 @@ class KernelModel:
     def all_reduce_us(self, tokens: Float64Array) -> Float64Array:
         """Two a layer, and one after the embedding."""
         size = tokens * (2.0 * self.model.hidden_size)
-        return np.asarray((2 * self.model.num_layers + 1) * self.tables.all_reduce.at(self.tp, size))
+        timed = self.tables.all_reduce.at(self.tp, size)
+        if self.peers_over_pcie and self.tp > 2:
+            timed = np.minimum(timed, self.tables.all_reduce.ring_of_pairs(self.tp, size))
+        return np.asarray((2 * self.model.num_layers + 1) * timed)
 
     def rest_s(self, tokens: Float64Array) -> Float64Array:
         """Everything but attention of steps of ``tokens`` (>= 1), with the LM head on one row: straight lines

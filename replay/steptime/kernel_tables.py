@@ -122,6 +122,12 @@ class AllReduceTables:
             return np.zeros_like(size_bytes)
         return along(self.size_bytes, self.us[ranks], size_bytes)
 
+    def ring_of_pairs(self, ranks: int, size_bytes: Float64Array) -> Float64Array:
+        """A ring in which every hop is as fast as that of the timed pair: ``2 (ranks - 1)`` hops of ``size / ranks``
+        where a pair has two of ``size / 2``."""
+        latency = self.us[2][0]
+        return np.asarray((ranks - 1) * latency + 2 * (ranks - 1) / ranks * (self.at(2, size_bytes) - latency))
+
 
 @dataclass(frozen=True)
 class Elementwise:

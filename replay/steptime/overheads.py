@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from replay.hardware.entries import GpuType, ModelSpec
 from replay.hardware.weights import layer_counts
-from replay.steptime.roofline import EFFICIENCY, generation
+from replay.steptime.roofline import EFFICIENCY, FROM_BENCHMARKS, generation
 
-VERSION = 1
+VERSION = 2
 """Of this module's constants; part of the calibration id, to be raised with any of them."""
 
 
@@ -42,7 +42,10 @@ KERNELS_FACTOR = {"ampere": 1.02}
 KERNELS_FACTOR_ELSEWHERE = 1.04
 """m by GPU generation. H100: 1.04 (13 of 14 sound runs are best within 2 % of it)."""
 EXPERTS_KERNELS_FACTOR = 0.94
-"""m of models with experts: their kernels were timed under more skewed routing than the served models show."""
+FEW_EXPERTS = 8
+"""m of models with so few experts, and of all models with experts under TensorRT-LLM: kernels were timed under more
+skewed routing than the served models show. Of many experts, skewed routing wakes fewer: served steps of gpt-oss,
+DeepSeek and Scout under vLLM and SGLang take what dense ones do."""
 DECODE_BANDWIDTH_SHARE = 0.92
 """eta: decode attention in a captured graph, of the memory bandwidth on the data sheet."""
 DECODE_ROW_S = 5e-6
@@ -70,8 +73,9 @@ HOST_V1 = Host(1.5e-3, 20e-6)
 """Synchronous vLLM V1, and any other engine without overlap."""
 HOST_V1_FIRST = Host(0.5e-3, 20e-6)
 """vLLM 0.8, as its 70 B runs show."""
-HOST_V0 = Host(4e-3, 20e-6)
-"""Scheduling, input preparation and output of a V0 step: "several ms" (engine semantics 4.1). An estimate."""
+HOST_V0 = Host(2e-3, 70e-6)
+"""Scheduling, input preparation and output of a V0 step, in Python for each sequence: chosen on static batches of 1 to
+64 under releases of 2024 (docs/benchmarks.md), half of them left out and no worse."""
 _FIRST_V1 = ("vllm-0.8", "vllm-0.9")
 
 
@@ -101,10 +105,11 @@ def served_overheads(
     kind = generation(gpu)
     host = host_of(scheduler, version, async_scheduling)
     factor = KERNELS_FACTOR.get(kind, KERNELS_FACTOR_ELSEWHERE)
-    share = EFFICIENCY[kind].decode if kind == "other" else DECODE_BANDWIDTH_SHARE
+    share = EFFICIENCY[kind].decode if kind in ("other", *FROM_BENCHMARKS) else DECODE_BANDWIDTH_SHARE
+    discounted = model.num_moe_layers > 0 and (scheduler == "trtllm" or model.num_experts <= FEW_EXPERTS)
     by_bytes = model.attention_kind != "MLA" and layer_counts(model)[1] == 0
     return Overheads(
-        kernels_factor=EXPERTS_KERNELS_FACTOR if model.num_moe_layers else factor,
+        kernels_factor=EXPERTS_KERNELS_FACTOR if discounted else factor,
         decode_bandwidth_share=share if by_bytes else None,
         decode_row_s=DECODE_ROW_S + sampling_row_s(model, gpu),
         all_reduce_s=ALL_REDUCE_S * (tp.bit_length() - 1),

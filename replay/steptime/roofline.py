@@ -54,8 +54,14 @@ EFFICIENCY: dict[str, Efficiency] = {
     "hopper": Efficiency(0.74, 0.51, 0.40, 0.80, 0.92, 0.63, 28.0, 35.0, 13.0, 7.0, 0.58),
     "blackwell": Efficiency(0.74, 0.45, 0.25, 0.76, 0.90, 0.55, 31.0, 28.0, 22.0, 7.0, 0.40),
     "blackwell-workstation": Efficiency(0.76, 0.60, 0.40, 0.84, 0.84, 0.57, 36.0, 30.0, 2.0, 15.0, 0.70),
+    "cdna2": Efficiency(0.33, 0.33, 0.095, 0.47, 0.75, 0.35, 100.0, 120.0, 15.0, 30.0, 0.50),
+    "cdna3": Efficiency(0.50, 0.30, 0.095, 0.67, 0.42, 0.35, 100.0, 150.0, 4.0, 8.0, 0.50),
+    "cdna4": Efficiency(0.50, 0.45, 0.30, 0.60, 0.75, 0.35, 40.0, 30.0, 15.0, 15.0, 0.50),
     "other": Efficiency(0.50, 0.45, 0.30, 0.70, 0.75, 0.35, 40.0, 30.0, 15.0, 15.0, 0.50),
 }
+FROM_BENCHMARKS = ("cdna2", "cdna3", "cdna4")
+"""AMD's generations: no kernel table of theirs is public. Their rows were chosen on published throughput of servers
+(docs/benchmarks.md), on half of the series of each source, and hold on the other half."""
 FP8_EXPERTS = 0.5
 """Share of the other formats' expert throughput that block-scaled fp8 experts reach in today's kernels."""
 FP8_KV = 0.9
@@ -64,8 +70,11 @@ PCIE_LINK: dict[bool, dict[int, float]] = {
     False: {2: 0.50, 4: 0.115, 8: 0.06},
     True: {2: 0.70, 4: 0.50, 8: 0.40},
 }
-"""Share of a PCIe link that ring all-reduces keep, by group size: rings over PCIe 4 cross host bridges and sockets (key
-``False``), PCIe 5 servers have switches (``True``)."""
+"""Share of a PCIe link that ring all-reduces keep, by group size, on the machines behind the kernel tables: their rings
+over PCIe 4 cross host bridges and sockets (key ``False``), their PCIe 5 servers have switches (``True``)."""
+PCIE_LINK_SERVED: dict[bool, dict[int, float]] = {**PCIE_LINK, False: {2: 0.50, 4: 0.46, 8: 0.43}}
+"""The same on the machines behind published throughput (TensorRT-LLM 0.14 and 0.17, A100 PCIe; L40S alike): peers reach
+each other over PCIe 4 at nearly the rate of a pair."""
 
 WEIGHT_BYTES = {fmt: sum(matrix_bytes(4096, 4096, fmt)) / 4096**2 for fmt in WEIGHT_FORMATS}
 """Bytes of a weight with its scales, in a large matrix."""
@@ -76,7 +85,7 @@ WEIGHT_ONLY = frozenset({"fp32", "bf16", "w8a16", "int4", "mxfp4", "nvfp4a16"})
 
 _GENERATIONS = {
     "8.0": "ampere", "8.9": "ada", "9.0": "hopper", "10.0": "blackwell", "10.3": "blackwell",
-    "12.0": "blackwell-workstation",
+    "12.0": "blackwell-workstation", "gfx90a": "cdna2", "gfx942": "cdna3", "gfx950": "cdna4",
 }  # fmt: skip
 _BORROWED = {"7.0": "ampere", "7.5": "ampere", "8.6": "ada"}
 """Volta, Turing and the smaller Ampere chips: no kernel of theirs was compared with, so the nearest row is used."""
@@ -84,9 +93,7 @@ _BORROWED = {"7.0": "ampere", "7.5": "ampere", "8.6": "ada"}
 
 def generation(gpu: GpuType) -> str:
     """The row of ``EFFICIENCY`` for a GPU, by compute capability; it may be ``borrowed``."""
-    if gpu.vendor.upper() != "NVIDIA" or gpu.compute_capability is None:
-        return "other"
-    return {**_GENERATIONS, **_BORROWED}.get(gpu.compute_capability, "other")
+    return {**_GENERATIONS, **_BORROWED}.get(gpu.compute_capability or "", "other")
 
 
 def borrowed(gpu: GpuType) -> bool:
@@ -106,6 +113,8 @@ class Roofline:
     max_num_seqs: int
     data_parallel: int = 1
     """Ranks that share the experts and step together, each with the same number of tokens."""
+    served: bool = False
+    """Links as on serving machines, not as on those of the kernel tables."""
 
     @property
     def efficiency(self) -> Efficiency:
@@ -201,7 +210,7 @@ class Roofline:
         """Bytes per second and direction that a ring all-reduce of this group keeps."""
         pcie = self.gpu.pcie_gb_per_s_per_dir or 16.0
         if self.gpu.interconnect.startswith("PCIe") or self.tp > self.gpu.max_scaleup_gpus:
-            shares = PCIE_LINK[pcie > 50.0]
+            shares = (PCIE_LINK_SERVED if self.served else PCIE_LINK)[pcie > 50.0]
             return pcie * 1e9 * min(share for size, share in shares.items() if size <= max(2, self.tp))
         return (self.gpu.interconnect_gb_per_s_per_dir or pcie) * 1e9 * self.efficiency.link
 
