@@ -90,9 +90,11 @@ demo: setup ## Upload a trace, plan, print the recommendations (TRACE=FILE for y
 openapi: setup ## Write docs/openapi.json from the code
 	$(BIN)/python -m api.openapi docs/openapi.json
 
-accuracy: setup ## Replay the measured runs in REFERENCE and write docs/accuracy.md
+accuracy: setup ## Replay the measured runs in REFERENCE and write docs/accuracy.md and docs/benchmarks.md
 	$(BIN)/capreplay accuracy $(REFERENCE)/blis --markdown > docs/accuracy.md.new
 	@mv docs/accuracy.md.new docs/accuracy.md
+	$(BIN)/capreplay score-benchmarks $(REFERENCE)/benchmarks.csv --markdown > docs/benchmarks.md.new
+	@mv docs/benchmarks.md.new docs/benchmarks.md
 
 chromium:
 	@if command -v chromium chromium-browser google-chrome google-chrome-stable >/dev/null || [ -n "$${CAPREPLAY_TEST_CHROMIUM:-}" ]; then \

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from replay.accuracy.benchmark_rows import COLUMNS, OPTIONAL
 from replay.accuracy.replayed import Figure, ScoredRun
 
 SERVER: dict[str, Any] = {
@@ -116,3 +117,28 @@ def scored_run(model: str, error: float, name: str = "run", **fields: Any) -> Sc
             **fields,
         }
     )
+
+
+def benchmark_row(**fields: Any) -> dict[str, str]:
+    """A row of a benchmark table, as text by column."""
+    found = {
+        **dict.fromkeys((*COLUMNS, *OPTIONAL), ""),
+        "row_id": "r1",
+        "engine": "vLLM",
+        "engine_version": "v0.22",
+        "model": "meta-llama/Llama-3.1-8B",
+        "model_key": "meta-llama/Llama-3.1-8B",
+        "weight_dtype": "bf16",
+        "gpu": "H100-SXM",
+        "num_gpus": "1",
+        "tp": "1",
+        "load_kind": "closed_loop",
+        "concurrency": "16",
+        "isl": "512",
+        "osl": "128",
+        "isl_kind": "exact",
+        "num_prompts": "64",
+        "output_tok_s_total": "1500",
+        "quality": "A",
+    }
+    return found | {name: str(value) for name, value in fields.items()}

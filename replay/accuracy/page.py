@@ -32,6 +32,7 @@ def page(document: dict[str, Any]) -> str:
         shortest_s=f"{SHORTEST_TRIMMED_S:.0f}",
         mean_needs=MEAN_NEEDS,
         p99_needs=P99_NEEDS,
+        field=wording.markdown(wording.field_table(document)),
         largest_rates=wording.markdown(wording.largest_rates_table(document)),
         largest_rates_said=wording.largest_rates_sentence(document),
         fewest_rates=FEWEST_RATES,

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from replay.accuracy.field import beside_the_field
 from replay.accuracy.largest_rate import largest_rates
 from replay.accuracy.replayed import METRICS, Figure, ScoredRun, resolved, score_run
 from replay.accuracy.runs import MeasuredRun, Unreplayed, read_runs
@@ -74,6 +75,7 @@ def accuracy_document(scored: list[ScoredRun], left_out: list[Unreplayed]) -> di
             "wrong": [run.experiment for run, verdict in verdicts if not verdict],
         },
         "throughput": _throughput_document(scored),
+        "field": beside_the_field(scored),
         "largest_rates": [
             {**asdict(one), "error": one.error, "steps_off": one.steps_off} for one in largest_rates(scored)
         ],

@@ -110,6 +110,23 @@ def worst_table(document: dict[str, Any]) -> Table:
     return ("run", "figure", "error"), rows
 
 
+def field_table(document: dict[str, Any]) -> Table:
+    """Our medians beside those that another simulator published."""
+    head = ("GPU", "figure", "capreplay, of deployments", "of runs", "runs", "BLIS")
+    rows: list[tuple[str, ...]] = [
+        (
+            one["gpu"],
+            NAMES[one["figure"]],
+            percent(one["ours"], signed=False),
+            percent(one["ours_of_runs"], signed=False),
+            f"{one['runs']} of {one['deployments']}" if one["runs"] else "none that counts",
+            percent(one["blis"], signed=False),
+        )
+        for one in document["field"]
+    ]
+    return head, rows
+
+
 def largest_rates_table(document: dict[str, Any]) -> Table:
     """The largest rate within a limit, measured and simulated."""
     head = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import measured_runs as made
 import polars as pl
@@ -12,7 +11,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from api.cli.group import cli
-from replay.accuracy.benchmarks import COLUMNS
 
 
 def invoke(*words: object, exit_code: int = 0) -> Result:
@@ -66,19 +64,13 @@ def test_accuracy_refuses_what_is_no_folder_of_runs(tmp_path: Path) -> None:
     assert "cannot open" in invoke("accuracy", tmp_path / "none", exit_code=2).output
 
 
-def benchmark(**fields: Any) -> dict[str, str]:
-    values = {
-        **dict.fromkeys(COLUMNS, ""), "row_id": "r1", "engine": "vLLM", "engine_version": "v0.22", "gpu": "H100-SXM",
-        "model": "meta-llama/Llama-3.1-8B", "model_key": "meta-llama/Llama-3.1-8B", "num_gpus": 1, "tp": 1,
-        "load_kind": "closed_loop", "concurrency": 8, "isl": 256, "osl": 64, "num_prompts": 32,
-        "output_tok_s_total": 1000, "quality": "A",
-    }  # fmt: skip
-    return {name: str(value) for name, value in {**values, **fields}.items()}
-
-
 def test_score_benchmarks(tmp_path: Path) -> None:
     path = tmp_path / "b.csv"
-    rows = [benchmark(), benchmark(row_id="r2", engine="atom"), benchmark(row_id="r3", quality="C")]
+    rows = [
+        made.benchmark_row(),
+        made.benchmark_row(row_id="r2", engine="atom"),
+        made.benchmark_row(row_id="r3", quality="C"),
+    ]
     pl.DataFrame(rows).write_csv(path)
     document = json.loads(invoke("score-benchmarks", path, "--json", "--quiet").stdout)
     assert [one["row_id"] for one in document["rows"]] == ["r1"]
@@ -86,6 +78,9 @@ def test_score_benchmarks(tmp_path: Path) -> None:
     text = invoke("score-benchmarks", path, "--quiet").stdout
     assert "Llama-3.1-8B" in text
     assert "no preset replays it" in text
+    page = invoke("score-benchmarks", path, "--markdown", "--quiet").stdout
+    assert "1 rows of closed loops and bursts" in page
+    assert invoke("score-benchmarks", path, "--json", "--markdown", exit_code=2)
     assert "osl" in invoke("score-benchmarks", _without(path, "osl"), exit_code=2).output
 
 

@@ -10,6 +10,7 @@ import measured_runs as made
 import numpy as np
 import pytest
 
+from replay.accuracy.field import beside_the_field
 from replay.accuracy.regions import region_of, scored_rows
 from replay.accuracy.replayed import ScoredRun, resolved, scaled, score_run
 from replay.accuracy.runs import MeasuredRun, read_runs
@@ -175,3 +176,10 @@ def test_saturation_verdicts() -> None:
 def test_the_worst_come_first() -> None:
     runs = [made.scored_run("a", error, name=str(error)) for error in (0.1, -0.5, 0.3)]
     assert [run.experiment for run, _, _ in worst_runs(runs, 2)] == ["-0.5", "0.3"]
+
+
+def test_our_medians_stand_beside_published_ones() -> None:
+    found = {(one["gpu"], one["figure"]): one for one in beside_the_field([made.scored_run("a", 0.02)])}
+    ours = found["H100", "e2e_s.mean"]
+    assert (ours["ours"], ours["runs"], ours["blis"]) == (pytest.approx(0.02), 1, 0.068)
+    assert found["L40S", "ttft_s.p99"]["ours"] is None

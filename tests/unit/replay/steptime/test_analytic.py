@@ -215,9 +215,9 @@ def test_errors_are_stated_and_guesses_admitted() -> None:
     assert stated_error(experts, CATALOGUE.gpu("H100-SXM"), "fp8") != stated_error(
         experts, CATALOGUE.gpu("H100-SXM"), "bf16"
     )
-    assert generation(CATALOGUE.gpu("MI300X")) == "other"
-    assert stated_error(dense, CATALOGUE.gpu("MI300X"), "bf16") == "not measured"
-    assert any("guesses" in note for note in step_time(gpu="MI300X").notes)
+    assert generation(CATALOGUE.gpu("Gaudi3")) == "other"
+    assert stated_error(dense, CATALOGUE.gpu("Gaudi3"), "bf16") == "not measured"
+    assert any("guesses" in note for note in step_time(gpu="Gaudi3").notes)
     assert any("factor of two" in note for note in step_time(MODELS[2], weight_dtype="fp8").notes)
 
 
