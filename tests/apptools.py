@@ -55,7 +55,7 @@ def calibration_document(**changes: Any) -> dict[str, Any]:
             "model": "meta-llama/Llama-3.1-8B", "gpu": "H100-SXM", "tp": 1, "family": "vllm", "weight_dtype": "bf16",
             "kv_dtype": "bf16",
         },
-        "base_id": "h100_sxm/vllm/1+1",
+        "base_id": "h100_sxm/vllm/1+2",
         "async_scheduling": True,
         "parameters": [
             {"name": name, "value": values[name], "shipped": value, "sd": None, "identified": False}

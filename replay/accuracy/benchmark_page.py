@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from math import ceil
 from string import Template
 from typing import Any
 
 from replay.accuracy.wording import Table, markdown, percent
+from replay.steptime.accuracy import FEWEST_ROWS
 
 _FIGURES = ("throughput", "ttft_p50", "tpot_p50")
 
@@ -18,6 +20,8 @@ def benchmark_page(document: dict[str, Any]) -> str:
     return template.substitute(
         rows=document["overall"]["rows"],
         groups=markdown(groups_table(document)),
+        fewest=FEWEST_ROWS,
+        bands=markdown(bands_table(document)),
         left_out_rows=sum(one["rows"] for one in left_out),
         left_out=markdown((("rows", "why"), [(str(one["rows"]), one["reason"]) for one in left_out])),
     )
@@ -31,6 +35,15 @@ def groups_table(document: dict[str, Any]) -> Table:
     )  # fmt: skip
     rows = [(one["gpu"], one["engine"], one["models"], one["step_times"], *_cells(one)) for one in document["by_gpu"]]
     return head, [*rows, ("all", "", "", "", *_cells(document["overall"]))]
+
+
+def bands_table(document: dict[str, Any]) -> Table:
+    """What plans quote: whole per cents, rounded up."""
+    rows = [
+        (one["subject"], one["models"], str(one["rows"]), *(f"{ceil(100 * one[name])} %" for name in ("median", "p90")))
+        for one in document["bands"]
+    ]
+    return ("step times of", "models", "rows", "median", "nine in ten within"), [*rows]
 
 
 def _cells(group: dict[str, Any]) -> tuple[str, ...]:

@@ -21,7 +21,8 @@ from replay.errors import SpecError
 from replay.hardware.catalogue import Catalogue
 from replay.simulate import simulate
 from replay.specs import DeploymentSpec
-from replay.steptime.accuracy import error_sentence, quoted_error
+from replay.steptime.accuracy import FEWEST_ROWS, benchmark_subject, error_sentence, quoted_error
+from replay.steptime.choose import FAMILIES
 from replay.steptime.overheads import sampling_row_s
 
 
@@ -40,6 +41,8 @@ class ScoredRow:
     """By figure: ``throughput``, and those of ``LATENCIES`` that the row has."""
     figures: dict[str, tuple[float, float]]
     """Measured and simulated: output tokens a second, seconds, seconds."""
+    subject: str
+    """``benchmark_subject``: what its error is an error of."""
     stated: float | None
     """The error of its step times that a plan would quote, as a share; ``None``: none is known."""
 
@@ -68,19 +71,21 @@ def score_row(row: BenchmarkRow, deployment: Deployment, engine: str) -> ScoredR
     figures |= {
         name: (value, float(simulated[name]) / 1e12) for name, value in row.latencies_s.items() if name in simulated
     }
+    gpu, record = deployment.gpu, deployment.step_time
+    sentence = error_sentence(record, deployment.model, gpu, deployment.memory.weight_dtype)
+    family = FAMILIES.get(deployment.engine.scheduler, "vllm")
     return ScoredRow(
         row_id=row.row_id,
-        gpu=deployment.gpu.key,
+        gpu=gpu.key,
         model=deployment.model.key,
         engine=engine,
         load_kind=row.load_kind,
         has_experts=deployment.model.num_moe_layers > 0,
-        provenance=deployment.step_time.provenance,
+        provenance=record.provenance,
         errors={name: simulated / measured - 1.0 for name, (measured, simulated) in figures.items()},
         figures=figures,
-        stated=quoted_error(
-            error_sentence(deployment.step_time, deployment.model, deployment.gpu, deployment.memory.weight_dtype)
-        ),
+        subject=benchmark_subject(gpu, family, record.provenance),
+        stated=quoted_error(sentence),
     )
 
 
@@ -154,6 +159,7 @@ def benchmarks_document(scored: list[ScoredRow], left_out: dict[str, list[str]])
             {"gpu": gpu, "engine": engine, "models": kind, "step_times": provenance, **_summed(members)}
             for (gpu, engine, kind, provenance), members in sorted(by_gpu.items())
         ],
+        "bands": _bands(scored),
         "rows": [
             {
                 "row_id": row.row_id,
@@ -176,6 +182,24 @@ def benchmarks_document(scored: list[ScoredRow], left_out: dict[str, list[str]])
         ],
         "step_times": dict(Counter(row.provenance for row in scored)),
     }
+
+
+def _bands(scored: list[ScoredRow]) -> list[dict[str, Any]]:
+    """What plans quote of these errors: by subject and kind of model, where there are rows enough."""
+    groups: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in scored:
+        groups[row.subject, "experts" if row.has_experts else "dense"].append(abs(row.errors["throughput"]))
+    return [
+        {
+            "subject": subject,
+            "models": kind,
+            "rows": len(errors),
+            "median": median(errors),
+            "p90": float(np.percentile(errors, 90)),
+        }
+        for (subject, kind), errors in sorted(groups.items())
+        if len(errors) >= FEWEST_ROWS and not subject.endswith("/vllm")
+    ]
 
 
 _LABELS = {

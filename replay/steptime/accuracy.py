@@ -50,10 +50,39 @@ STATED_ERROR = {
 format (``fp8`` stands for both of its formats), ranging over the GPU types compared (docs/step-time.md)."""
 
 
-BENCHMARKED: dict[tuple[str, str], tuple[int, str, str, str]] = {}
-"""Published benchmarks replayed with analytic step times (``capreplay score-benchmarks``, docs/benchmarks.md), by
-generation and kind of model: how many, on which GPU types, the median error of their throughput, and within what nine
-in ten are."""
+BENCHMARKED: dict[tuple[str, str], tuple[int, str, str]] = {
+    ("A100-SXM-80GB/trtllm", "dense"): (60, "8 %", "34 %"),
+    ("A100-SXM-80GB/trtllm", "experts"): (38, "5 %", "11 %"),
+    ("B200-SXM/trtllm", "experts"): (114, "5 %", "27 %"),
+    ("GB200/trtllm", "experts"): (23, "34 %", "81 %"),
+    ("H100-SXM/trtllm", "dense"): (256, "21 %", "58 %"),
+    ("H100-SXM/trtllm", "experts"): (74, "12 %", "48 %"),
+    ("H200-SXM/trtllm", "dense"): (103, "6 %", "15 %"),
+    ("H200-SXM/trtllm", "experts"): (97, "8 %", "34 %"),
+    ("L40S/trtllm", "dense"): (49, "7 %", "28 %"),
+    ("L40S/trtllm", "experts"): (20, "14 %", "23 %"),
+    ("RTX-PRO-6000-Blackwell-SE/trtllm", "experts"): (29, "13 %", "53 %"),
+    ("ampere", "dense"): (325, "9 %", "34 %"),
+    ("ampere", "experts"): (35, "16 %", "46 %"),
+    ("blackwell", "experts"): (135, "6 %", "24 %"),
+    ("cdna2", "dense"): (214, "7 %", "22 %"),
+    ("cdna2", "experts"): (41, "5 %", "11 %"),
+    ("cdna3", "dense"): (429, "59 %", "297 %"),
+    ("cdna3", "experts"): (213, "13 %", "31 %"),
+    ("cdna4", "experts"): (140, "15 %", "97 %"),
+    ("hopper", "dense"): (114, "7 %", "20 %"),
+    ("hopper", "experts"): (155, "9 %", "119 %"),
+}
+"""Published benchmarks replayed (``capreplay score-benchmarks``, docs/benchmarks.md), by ``benchmark_subject`` and kind
+of model: how many, the median error of their throughput, and within what nine in ten are. Groups of ``FEWEST_ROWS``
+rows or more; under vLLM with timed kernels measured runs are quoted instead, whose settings are all recorded."""
+FEWEST_ROWS = 20
+
+
+def benchmark_subject(gpu: GpuType, family: str, provenance: str) -> str:
+    """What a benchmark's error is an error of: a GPU generation's data-sheet row, or the timed kernels of a GPU type
+    under an engine family."""
+    return generation(gpu) if provenance == "analytic" else f"{gpu.key}/{family}"
 
 
 def error_sentence(record: StepTime, model: ModelSpec, gpu: GpuType, weights: str) -> str:
@@ -77,15 +106,15 @@ def stated_error(model: ModelSpec, gpu: GpuType, weights: str) -> str:
     if kind in FROM_BENCHMARKS:
         if served is None:
             return f"not measured for {name} models on this GPU generation ({kind})"
-        rows, gpus, median, most = served
-        return f"throughput of {rows} published benchmarks of {name} models on {gpus}: median {median}, {WITHIN} {most}"
+        rows, median, most = served
+        return f"throughput of {rows} published benchmarks of {name} models on {kind}: median {median}, {WITHIN} {most}"
     if (kind, sort, fmt) not in STATED_ERROR:
         return f"not measured for {name} models with {weights} weights on this GPU generation ({kind})"
     median, p95 = STATED_ERROR[kind, sort, fmt]
     steps = f"step time of {name} models with {weights} weights against kernel tables of {COMPARED[kind]}: "
     end = "latency end to end not measured"
     if served is not None:
-        end = f"throughput of {served[0]} published benchmarks on {served[1]}: {WITHIN} {served[3]}"
+        end = f"throughput of {served[0]} published benchmarks of this generation: {WITHIN} {served[2]}"
     return f"{steps}median {median}, p95 {p95}; {end}"
 
 
@@ -96,15 +125,15 @@ FEWEST_STEPS = 100
 MEASURED_RUNS = {
     ("L40S", "dense"): (1, "3.1 %"),
     ("H100-SXM", "dense"): (69, "6.8 %"),
-    ("H100-SXM", "experts"): (11, "17.1 %"),
+    ("H100-SXM", "experts"): (11, "9.8 %"),
     ("A100-SXM-80GB", "dense"): (16, "4.5 %"),
 }
 """Measured runs of vLLM by GPU type and kind of model (``capreplay accuracy``, docs/accuracy.md): how many, and within
 what their mean ITL is predicted: the 95th percentile of its error over 20 runs or more, the worst of fewer."""
 
 
-def calibrated_error(calibration: Calibration, kernels: KernelModel, gpu: GpuType) -> str:
-    """The same sentence for step times put together from timed kernels."""
+def calibrated_error(calibration: Calibration, kernels: KernelModel, gpu: GpuType, family: str = "vllm") -> str:
+    """The same sentence for step times put together from timed kernels, of a deployment under an engine family."""
     experts = kernels.experts() if kernels.model.num_moe_layers else None
     kind, what = "dense", f"step time of dense models, put together from kernels timed on {gpu.key}"
     if experts is not None:
@@ -115,11 +144,15 @@ def calibrated_error(calibration: Calibration, kernels: KernelModel, gpu: GpuTyp
     if found is None or found.steps < FEWEST_STEPS:
         return f"not measured for {kind} models on {gpu.key}"
     figures = f"median {found.median:.1%}, p95 {found.p95:.1%}".replace("%", " %")
-    return f"{what}: {figures} of {found.steps} timings; {_of_runs(kernels.model, gpu)}"
+    return f"{what}: {figures} of {found.steps} timings; {_of_runs(kernels.model, gpu, family)}"
 
 
-def _of_runs(model: ModelSpec, gpu: GpuType) -> str:
-    found = MEASURED_RUNS.get((gpu.key, "experts" if model.num_moe_layers else "dense"))
+def _of_runs(model: ModelSpec, gpu: GpuType, family: str) -> str:
+    kind = "experts" if model.num_moe_layers else "dense"
+    served = BENCHMARKED.get((benchmark_subject(gpu, family, "transported"), kind))
+    if served is not None:
+        return f"throughput of {served[0]} published benchmarks under this engine: {WITHIN} {served[2]}"
+    found = MEASURED_RUNS.get((gpu.key, kind)) if family == "vllm" else None
     if found is None:
         return "latency end to end not measured"
     runs = "1 measured run" if found[0] == 1 else f"{found[0]} measured runs"

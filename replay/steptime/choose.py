@@ -60,7 +60,7 @@ def choose_step_time(
                 max_num_batched_tokens, max_num_seqs, max_model_len, generation(gpu) == "blackwell", cuda_graphs
             )
             record = calibrated_step_time(kernels, calibration, limits, overheads)
-            error = calibrated_error(calibration, kernels, gpu)
+            error = calibrated_error(calibration, kernels, gpu, family)
             calibration_id = f"{calibration.id}+{VERSION}"
             notes = _notes(calibration, family, gpu, kernels)
             return replace(record, calibration_id=calibration_id, notes=notes, stated_error=error)

@@ -359,7 +359,7 @@ def test_a_calibration_is_kept_and_used_for_its_deployment(local):
         deployment=calibration_document()["deployment"] | {"model": model, "gpu": REPLAY["deployment"]["gpu"]}
     )
     own = local.http.post("/v1/calibrations", json={"calibration": mine}).json()
-    assert [one["base_id"] for one in asked()["calibrations"]] == ["h100_sxm/vllm/1+1"]
+    assert [one["base_id"] for one in asked()["calibrations"]] == ["h100_sxm/vllm/1+2"]
     assert asked(calibration="shipped")["calibrations"] == []
     assert len(asked(calibration=own["id"])["calibrations"]) == 1
     found = local.http.post("/v1/replays", json={"trace_id": trace_id, **REPLAY, "calibration": "cal_none"})

@@ -109,7 +109,7 @@ def test_provenance_and_estimates_are_said() -> None:
     assert report.provenance.input_hash == two_gpus().input_hash()
     assert {c.gpu for c in report.provenance.calibrations} == {"H100-SXM", "A100-SXM-80GB"}
     assert all(c.provenance == "transported" and c.stated_error for c in report.provenance.calibrations)
-    assert {c.calibration_id for c in report.provenance.calibrations} == {"h100_sxm/vllm/1+1", "a100_sxm/vllm/1+1"}
+    assert {c.calibration_id for c in report.provenance.calibrations} == {"h100_sxm/vllm/1+2", "a100_sxm/vllm/1+2"}
     assert not any("analytic" in text for text in report.warnings)
     assert "clock of 1 s" in report.warnings
     assert any("not measurements" in text for text in report.limits)

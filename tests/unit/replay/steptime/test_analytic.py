@@ -13,9 +13,9 @@ from replay.errors import SpecError
 from replay.hardware.catalogue import shipped_catalogue
 from replay.hardware.entries import GpuType
 from replay.kernels.loglinear import KNOT_BITS, floor_of, interpolate
-from replay.steptime.accuracy import STATED_ERROR, stated_error
+from replay.steptime.accuracy import BENCHMARKED, STATED_ERROR, quoted_error, stated_error
 from replay.steptime.analytic import VERSION, analytic_step_time, capture_sizes, table_knots
-from replay.steptime.overheads import EXPERTS_KERNELS_FACTOR, served_overheads
+from replay.steptime.overheads import KERNELS_FACTOR_ELSEWHERE, served_overheads
 from replay.steptime.overheads import VERSION as OVERHEADS_VERSION
 from replay.steptime.record import StepTime
 from replay.steptime.roofline import EFFICIENCY, Roofline, generation
@@ -150,7 +150,7 @@ def test_window_layers_stop_growing_at_the_window() -> None:
     assert values[0] < values[1] < values[2] < values[3] == values[4] == values[5] == values[6]
     per_token = (values[1] - values[0]) / 63
     window_bytes = 12 * 2 * 8 * 64 * 2
-    assert per_token == pytest.approx(10 * window_bytes / (0.92 * 3350e9) * EXPERTS_KERNELS_FACTOR * 1e12, rel=1e-3)
+    assert per_token == pytest.approx(10 * window_bytes / (0.92 * 3350e9) * KERNELS_FACTOR_ELSEWHERE * 1e12, rel=1e-3)
 
 
 def test_knots_are_those_of_the_kernels() -> None:
@@ -231,3 +231,21 @@ def test_a_repeat_is_identical() -> None:
     for item in dataclasses.fields(StepTime):
         one, other = getattr(first, item.name), getattr(second, item.name)
         assert np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other
+
+
+def test_errors_of_benchmarks_are_those_of_the_page(project_root: Path) -> None:
+    rows = re.findall(
+        r"^\| (\S+) \| (dense|experts) \| (\d+) \| (\d+ %) \| (\d+ %) \|$",
+        (project_root / "docs" / "benchmarks.md").read_text(),
+        re.MULTILINE,
+    )
+    assert {(subject, kind): (int(n), *figures) for subject, kind, n, *figures in rows} == BENCHMARKED
+
+
+def test_plans_quote_what_covers_the_benchmarks() -> None:
+    """AMD: the error of published throughput alone; NVIDIA from the data sheet: the larger of steps and throughput."""
+    dense, experts = CATALOGUE.model(MODELS[0]), CATALOGUE.model(MODELS[2])
+    assert quoted_error(stated_error(dense, CATALOGUE.gpu("MI250"), "bf16")) == pytest.approx(0.22)
+    assert quoted_error(stated_error(dense, CATALOGUE.gpu("A100-PCIe-80GB"), "bf16")) == pytest.approx(0.34)
+    assert quoted_error(stated_error(experts, CATALOGUE.gpu("B200-SXM"), "nvfp4")) == pytest.approx(0.51)
+    assert stated_error(dense, CATALOGUE.gpu("MI355X"), "bf16").startswith("not measured for dense")

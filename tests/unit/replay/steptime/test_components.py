@@ -247,3 +247,10 @@ def test_more_bandwidth_is_never_slower() -> None:
     )
     large = contexts >= 4096
     assert (fast[16:, large] < slow[16:, large]).all()
+
+
+def test_a_ring_of_pairs() -> None:
+    """The pair: 8 us and 10 us a MB. Eight cards: 7 hops' latency, and 7/8 of the bytes twice where a pair has one."""
+    tables = AllReduceTables(np.array([0.0, 1e6]), {2: np.array([8.0, 18.0]), 8: np.array([8.0, 1000.0])})
+    assert tables.ring_of_pairs(2, np.array([1e6])) == pytest.approx([18.0])
+    assert tables.ring_of_pairs(8, np.array([0.0, 1e6])) == pytest.approx([56.0, 56.0 + 1.75 * 10.0])

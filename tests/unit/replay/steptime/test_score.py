@@ -59,7 +59,7 @@ def test_what_no_calibration_serves_is_scored_with_the_data_sheet_and_named(tmp_
     scores = score_steps(steps(tmp_path, {**BASE, **latent}, {**MIXED, **latent, "phase": "mixed"}))
     assert scores.analytic[0]["n"] == 1
     assert "latent" in str(scores.analytic[0]["reason"])
-    assert scores.by_calibration[0]["calibration_id"] == "analytic/A100-SXM-80GB/2"
+    assert scores.by_calibration[0]["calibration_id"] == "analytic/A100-SXM-80GB/3"
     assert scores.rows["mixed steps of latent attention, which the source prices wrongly"] == 1
 
 
