@@ -31,7 +31,7 @@ class LargestRate:
     """One series under one limit. Rates in requests a second."""
 
     series: str
-    """The name of its runs with ``*`` for the rate, which is the last number of each."""
+    """The name of its runs with ``N`` for the rate, which is the last number of each."""
     gpu: str
     model: str
     tp: int
@@ -67,7 +67,7 @@ def largest_rates(runs: Iterable[ScoredRun]) -> list[LargestRate]:
     found: dict[tuple[str, str, str, int], list[ScoredRun]] = defaultdict(list)
     for run in runs:
         if run.rate_per_s is not None and run.unscored is None:
-            found[_RATE.sub("*", run.experiment), run.gpu, run.model, run.tp].append(run)
+            found[_RATE.sub("N", run.experiment), run.gpu, run.model, run.tp].append(run)
     return [
         one
         for (series, *_), members in sorted(found.items())
