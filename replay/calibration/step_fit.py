@@ -76,6 +76,18 @@ def design_of(steps: Steps, record: StepTime, engine: EngineConfig) -> Design:
         TraceError: ``calibration.beyond`` for a step with more tokens than the deployment allows;
             ``calibration.implausible`` where times are of another order than predicted.
     """
+    design = _laid_out(steps, record, engine)
+    check_plausible(float(np.median(steps.time_s / design.predict(design.prior))), "steps")
+    return design
+
+
+def predicted_s(steps: Steps, record: StepTime, engine: EngineConfig) -> Float64Array:
+    """What each step takes by the record, shape (n,); its ``time_s`` is not read. Raises ``calibration.beyond``."""
+    design = _laid_out(steps, record, engine)
+    return design.predict(design.prior)
+
+
+def _laid_out(steps: Steps, record: StepTime, engine: EngineConfig) -> Design:
     tokens = np.where(steps.is_ttft, 0, steps.prefill_tokens + steps.decode_requests)
     if (tokens >= len(record.rest_ps)).any():
         row = int(np.argmax(tokens))
@@ -92,9 +104,7 @@ def design_of(steps: Steps, record: StepTime, engine: EngineConfig) -> Design:
     prior = np.array(
         [1.0, 1.0, record.decode_request_ps / 1e12, record.host_ps / 1e12, record.request_overhead_ps / 1e12]
     )
-    design = Design(columns, offset, prior)
-    check_plausible(float(np.median(steps.time_s / design.predict(prior))), "steps")
-    return design
+    return Design(columns, offset, prior)
 
 
 def check_plausible(ratio: float, what: str) -> None:
