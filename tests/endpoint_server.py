@@ -158,7 +158,11 @@ class Api:
         self.prompts.append(prompt)
         if number in faults.hang:
             await asyncio.Event().wait()
-        return 200, {"content-type": "text/event-stream"}, self._stream(number, asked, prompt, chat=route != "completions")
+        return (
+            200,
+            {"content-type": "text/event-stream"},
+            self._stream(number, asked, prompt, chat=route != "completions"),
+        )
 
     def _error(
         self, status: int, message: str, headers: dict[str, str] | None = None

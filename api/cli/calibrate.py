@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from api.cli.endpoint import EndpointRun, calibrate_endpoint, endpoint_options, print_plan
 from api.cli.options import engine_of, engine_options, model_option, options
 from api.cli.output import Progress, json_option, print_json, table
 
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
     click.option(
         "--from",
         "files",
-        required=True,
         multiple=True,
         type=click.Path(path_type=Path),
         help="Measurements: a benchmark's result with per-request detail, or a table of steps. Repeatable.",
     ),
+    endpoint_options,
     engine_options,
     click.option("--output", type=click.Path(path_type=Path), help="Write the calibration to this JSON file."),
     json_option,
@@ -44,12 +45,14 @@ def command(
     max_model_len: int | None,
     output: Path | None,
     as_json: bool,
+    **endpoint_run: Any,
 ) -> None:
     """Fit the step times of a deployment of yours to measurements of it.
 
     Takes runs of load generators (vLLM bench serve with --save-detailed, GuideLLM, AIPerf, inference-perf) or a table
-    of steps. What the measurements do not tell stays as shipped, and is named. Give the engine's settings as the server
-    had them. replay and run take the result with --calibration.
+    of steps; or measures a running server itself with --endpoint, by a short experiment that --dry-run prints. What the
+    measurements do not tell stays as shipped, and is named. Give the engine's settings as the server had them. replay
+    and run take the result with --calibration.
     """
     from datetime import UTC, datetime
 
@@ -59,6 +62,8 @@ def command(
     from replay.hardware.catalogue import shipped_catalogue
     from replay.specs import DeploymentSpec
 
+    run = EndpointRun(**endpoint_run)
+    run.check(files)
     if output is not None and not output.parent.is_dir():
         raise click.UsageError(f"--output {output}: the folder {output.parent} does not exist")
     catalogue, model_key = with_model(shipped_catalogue(), model)
@@ -75,17 +80,22 @@ def command(
         }
     )
     deployment = resolve_deployment(spec, catalogue.model(model_key), catalogue.gpu(gpu_key))
-    progress = Progress()
-    found = calibrate(
-        files, deployment, today=datetime.now(UTC).date(), progress=lambda share: progress("replaying", share)
-    )
-    progress.done()
-    document = {"id": found.id, **found.model_dump(mode="json")}
+    today = datetime.now(UTC).date()
+    experiment = {}
+    if run.endpoint:
+        if run.dry_run:
+            print_plan(run, deployment, as_json=as_json)
+            return
+        found, experiment["experiment"] = calibrate_endpoint(run, deployment, today)
+    else:
+        progress = Progress()
+        found = calibrate(files, deployment, today=today, progress=lambda share: progress("replaying", share))
+        progress.done()
     if output is not None:
         output.write_text(json.dumps(found.model_dump(mode="json"), indent=2, allow_nan=False) + "\n", encoding="utf-8")
         click.echo(f"calibration written to {output}", err=True)
     if as_json:
-        print_json(document)
+        print_json({"id": found.id, **found.model_dump(mode="json"), **experiment})
     else:
         click.echo(calibration_text(found))
 

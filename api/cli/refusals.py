@@ -50,6 +50,10 @@ _OPTION_OF_FIELD = {
     "survive_failures": "--survive-failures",
     "failures": "--failure",
     "cold_starts": "--cold-start",
+    "endpoint": "--endpoint",
+    "served_model": "--served-model",
+    "api_key": "--api-key",
+    "max_tokens": "--max-tokens",
 }
 
 

@@ -59,7 +59,7 @@ class Endpoint:
         self.longest_tokens: int | None = None
         """The longest context that the server says it serves."""
         self.spent_tokens = 0
-        """Prompt and output tokens so far, as the server counts them; of requests that failed, as asked for."""
+        """Prompt and output tokens so far: of answers as the server counts them, of those that broke as asked for."""
 
     async def find_model(self, wanted: str | None) -> None:
         """Takes the model that the server serves, or the ``wanted`` one.
@@ -155,6 +155,7 @@ class Endpoint:
                 response = await self._client.send(request, stream=True)
                 try:
                     if response.status_code != 200:
+                        self.spent_tokens -= prompt_tokens + max_tokens
                         await self._raise_for(response)
                     async for data in response.aiter_raw():
                         now_s = clock.time()
@@ -203,7 +204,8 @@ class Endpoint:
         if status in _REFUSED_BODY or status in _NO_ROUTE:
             raise _RefusedBodyError(f"HTTP {status}: {words}", no_route=status in _NO_ROUTE)
         if status == 429:
-            raise PassingFaultError(f"the server limits the rate (HTTP 429: {words})", _retry_after_s(headers))
+            limits = f"the server limits requests (HTTP 429: {words})"
+            raise PassingFaultError(limits, _retry_after_s(headers), is_limit=True)
         raise PassingFaultError(f"the server failed (HTTP {status}: {words})", _retry_after_s(headers))
 
     def _unreachable(self, error: Exception) -> PassingFaultError:

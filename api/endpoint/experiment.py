@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -20,8 +19,9 @@ T = TypeVar("T")
 _TRIES = 3
 _FIRST_WAIT_S = 0.5
 _FAILURES_TO_STOP = 3
-_MOST_CPU_SHARE = 0.7
-"""Above it this machine, not the server, says when tokens are seen to arrive."""
+LATE_SHARES = {"single": 0.05, "mixed": 0.05, "decode": 0.3}
+"""Of a row's time, by which this machine may be late in reading; decodes are timed over several steps."""
+_BEAT_S = 0.005
 _UNEQUAL = 0.3
 """Times to first token of equal prompts on an idle server that differ more have met other load."""
 
@@ -49,6 +49,26 @@ class Findings:
     seconds: float = 0.0
 
 
+class _Lateness:
+    """How late timers of this process are, as is then its reading: it or its machine has too much to do."""
+
+    def __init__(self) -> None:
+        self._sum_s = 0.0
+        self._beats = 0
+
+    async def watch(self) -> None:
+        clock = asyncio.get_running_loop()
+        while True:
+            due_s = clock.time() + _BEAT_S
+            await asyncio.sleep(_BEAT_S)
+            self._sum_s += max(clock.time() - due_s, 0.0)
+            self._beats += 1
+
+    @property
+    def mean_s(self) -> float:
+        return self._sum_s / self._beats if self._beats else 0.0
+
+
 class Experiment:
     """One run of a plan against one server."""
 
@@ -60,17 +80,16 @@ class Experiment:
         found: Findings,
         *,
         progress: Callable[[str, float], None],
-        cpu_s: Callable[[], float] = time.process_time,
     ) -> None:
-        """``cpu_s``: processor time of this process, s."""
         self._endpoint = endpoint
         self._deployment = deployment
         self._budget = budget
         self._found = found
         self._progress = progress
-        self._cpu_s = cpu_s
         self._clock = asyncio.get_running_loop()
         self._begin_s = self._clock.time()
+        self._taken_s = self._planned_s = 0.0
+        self._refused_at_once = 0
         self._unequal: list[float] = []
         self._ended_early = False
         self._cached = self._prompted = 0
@@ -115,30 +134,28 @@ class Experiment:
         self._found.model, self._found.dialect = self._endpoint.model, self._endpoint.dialect.said
 
     async def _parts(self, plan: Plan) -> None:
-        taken_s = planned_s = 0.0
-        failures = 0
-        total_s = sum(plan.estimated_s)
-        done_s = 0.0
+        failures, done_s, total_s = 0, 0.0, sum(plan.estimated_s)
         for index, (part, estimate_s) in enumerate(zip(plan.parts, plan.estimated_s, strict=True)):
             self._progress(part.label, done_s / total_s)
             done_s += estimate_s
-            slowness = max(1.0, taken_s / planned_s) if planned_s else 1.0
-            if self._left_s() < estimate_s * slowness:
-                self._lose(part, "would not end within --max-seconds")
+            reason = self._not_worth_a_try(part, estimate_s)
+            if reason:
+                self._lose(part, reason)
                 continue
             if failures >= _FAILURES_TO_STOP:
                 rest = len(plan.parts) - index
                 self._found.lost.append(f"{rest} more parts: not begun, as {failures} in a row had failed")
                 break
-            since_s = self._clock.time()
             try:
                 async with asyncio.timeout(self._left_s()):
-                    await self._measure(part)
+                    taken_s = await self._measure(part)
             except TimeoutError:
                 self._lose(part, "cut off at --max-seconds")
                 break
             except PassingFaultError as error:
                 failures += 1
+                if error.is_limit:
+                    self._refused_at_once = part.at_once
                 self._lose(part, error.detail)
             except UnusableAnswersError as error:
                 failures = 0
@@ -147,32 +164,53 @@ class Experiment:
                 self._lose(part, str(error))
             else:
                 failures = 0
-                taken_s, planned_s = taken_s + self._clock.time() - since_s, planned_s + estimate_s
+                self._taken_s, self._planned_s = self._taken_s + taken_s, self._planned_s + estimate_s
         self._progress("fitting", 1.0)
 
-    async def _measure(self, part: Part) -> None:
-        if part.kind == "single":
-            await self._single(part)
-            return
-        since_s, since_cpu_s = self._clock.time(), self._cpu_s()
-        answers, added = await self._tried(lambda: self._together(part))
-        share = (self._cpu_s() - since_cpu_s) / (self._clock.time() - since_s)
-        if share > _MOST_CPU_SHARE and part.requests > 1:
+    def _not_worth_a_try(self, part: Part, estimate_s: float) -> str:
+        """Why a part cannot succeed by what was seen so far; empty: it may."""
+        slowness = max(1.0, self._taken_s / self._planned_s) if self._planned_s else 1.0
+        if self._left_s() < estimate_s * slowness:
+            return "would not end within --max-seconds"
+        if self._endpoint.spent_tokens + part.tokens > self._budget.max_tokens:
+            return "repeated requests left too few of --max-tokens"
+        if self._refused_at_once and part.at_once >= self._refused_at_once:
+            return f"the server refused {self._refused_at_once} requests at once before"
+        return ""
+
+    async def _measure(self, part: Part) -> float:
+        """Measures a part; how long it took without what failed before, s."""
+        lateness = _Lateness()
+        watch = asyncio.create_task(lateness.watch())
+        try:
+            rows, taken_s = await (self._single(part) if part.kind == "single" else self._batch(part))
+        finally:
+            watch.cancel()
+        shortest_s = min(row.time_s for row in rows)
+        if lateness.mean_s > LATE_SHARES[part.kind] * shortest_s:
             raise UnusableAnswersError(
-                f"this machine was busy with reading for {share:.0%} of the time, so that not the server set the pace",
+                f"this machine reads {lateness.mean_s * 1e3:.1f} ms late on the average, where {shortest_s * 1e3:.1f} "
+                "ms are to be timed",
                 "measure from a faster machine, or one with nothing else to do",
             )
-        self._found.rows += rows_of(part, answers, added)
-        self._ended_early |= any(answer.output_tokens < part.output_tokens for answer in answers)
+        self._found.rows += rows
+        return taken_s
 
-    async def _single(self, part: Part) -> None:
+    async def _batch(self, part: Part) -> tuple[list[Row], float]:
+        (answers, added), taken_s = await self._tried(lambda: self._together(part), part.tokens)
+        self._ended_early |= any(answer.output_tokens < part.output_tokens for answer in answers)
+        return rows_of(part, answers, added), taken_s
+
+    async def _single(self, part: Part) -> tuple[list[Row], float]:
         rows: list[Row] = []
+        taken_s = 0.0
         for _ in range(part.requests):
-            answer = await self._tried(lambda: self._one(part.prompt_tokens, 1))
+            answer, one_s = await self._tried(lambda: self._one(part.prompt_tokens, 1), part.prompt_tokens + 1)
+            taken_s += one_s
             rows += rows_of(part, [answer])
-            self._found.rows.append(rows[-1])
         times = [row.time_s for row in rows]
         self._unequal.append(max(times) / min(times) - 1)
+        return rows, taken_s
 
     async def _together(self, part: Part) -> tuple[list[Answer], list[Answer]]:
         """The answers to requests sent at once, and to the prompts that join them."""
@@ -197,20 +235,19 @@ class Experiment:
         self._prompted += answer.prompt_tokens
         return answer
 
-    async def _tried(self, action: Callable[[], Awaitable[T]]) -> T:
-        """The action's result, with waits between tries as the server asks for."""
+    async def _tried(self, action: Callable[[], Awaitable[T]], tokens: int = 0) -> tuple[T, float]:
+        """The action's result and how long it took, s. Waits between tries as the server asks; ``tokens``: its cost."""
         for number in range(1, _TRIES + 1):
-            if self._endpoint.spent_tokens > self._budget.max_tokens:
-                raise PassingFaultError("--max-tokens is used up by repeated requests")
+            since_s = self._clock.time()
             try:
-                return await action()
+                return await action(), self._clock.time() - since_s
             except PassingFaultError as error:
                 wait_s = _FIRST_WAIT_S * 2**number if error.retry_after_s is None else error.retry_after_s
-                if number == _TRIES:
+                if number == _TRIES or self._endpoint.spent_tokens + tokens > self._budget.max_tokens:
                     raise
                 if wait_s > self._left_s():
                     waits = f"; the wait of {wait_s:g} s that it asks for is longer than --max-seconds leaves"
-                    raise PassingFaultError(error.detail + waits) from error
+                    raise PassingFaultError(error.detail + waits, is_limit=error.is_limit) from error
             await asyncio.sleep(wait_s)
         raise AssertionError("the last try returns or raises")
 
@@ -221,7 +258,15 @@ class Experiment:
         self._found.lost.append(f"{part.label}: {reason}")
 
     def _say_conditions(self) -> None:
-        """Notes on what the answers say of the server."""
+        """Notes on what was measured, and on what the answers say of the server."""
+        rows = self._found.rows
+        if rows:
+            prompt, decodes = max(row.prefill_tokens for row in rows), max(row.decode_requests for row in rows)
+            context = max(row.decode_context_tokens for row in rows)
+            self._found.notes.append(
+                f"Measured were prompts of up to {prompt:,} tokens, and steps of up to {decodes} decodes over "
+                f"{context:,} tokens; beyond that the shape of the shipped step times is relied on."
+            )
         if self._cached:
             self._found.notes.append(
                 f"The server had {self._cached} of {self._prompted} prompt tokens in its prefix cache, although no "

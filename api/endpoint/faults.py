@@ -11,10 +11,13 @@ _SAID_CHARACTERS = 200
 
 @dataclass
 class PassingFaultError(Exception):
-    """A fault that may be gone at the next try. ``retry_after_s``: how long the server asks to wait."""
+    """A fault that may be gone at the next try."""
 
     detail: str
     retry_after_s: float | None = None
+    """How long the server asks to wait."""
+    is_limit: bool = False
+    """The server takes no more requests, or no more at once."""
 
     def __str__(self) -> str:
         return self.detail

@@ -30,12 +30,12 @@ class Prompts:
 
     def ids(self, tokens: int) -> list[int]:
         """Exactly ``tokens`` token ids."""
-        return [self._random.randrange(self._least, self._most) for _ in range(tokens)]
+        return self._random.choices(range(self._least, self._most), k=tokens)
 
     def words(self, tokens: int) -> str:
         """Text of about ``tokens`` tokens, by what ``learn`` was told."""
         count = round((tokens - self._tokens_added) / self._tokens_per_word)
-        return " ".join(self._random.choice(self._words) for _ in range(max(count, 1)))
+        return " ".join(self._random.choices(self._words, k=max(count, 1)))
 
     def learn(self, short: tuple[int, int], long: tuple[int, int]) -> None:
         """Takes over how many tokens the server counted for two prompts, each as (asked for, counted)."""

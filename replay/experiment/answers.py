@@ -25,6 +25,8 @@ _LEAST_STEPS = 8
 _TOKENS_PER_CHUNK = 1.3
 _FELT = 1.5
 """A gap so many times the usual one holds more than decodes."""
+_LONG = 2.5
+"""A gap so many times the usual one is longer than jitter makes it."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def _check_streaming(answers: Sequence[Answer]) -> None:
         raise UnusableAnswersError(
             "tokens come in bursts of many, so that gaps between them are no step times",
             "switch off buffering between here and the server, and measure from nearby",
-            everywhere=True,
+            everywhere=len(answers) == 1,
         )
 
 
@@ -162,9 +164,9 @@ class _Together:
     def joined(self, added: Sequence[Answer]) -> list[Row]:
         """One row for each added prompt that was computed in one step with the decodes."""
         usual_s = float(np.median(np.diff(self.step_end_s)))
+        self._check_one_server(added, usual_s)
         rows, cut = [], 0
         for answer in added:
-            self._check_felt_by_all(answer, usual_s)
             end = int(np.argmin(np.abs(self.step_end_s - answer.times_s[0])))
             if not 2 <= end < self.steps:
                 continue
@@ -184,19 +186,21 @@ class _Together:
             "load off it",
         )
 
-    def _check_felt_by_all(self, answer: Answer, usual_s: float) -> None:
+    def _check_one_server(self, added: Sequence[Answer], usual_s: float) -> None:
         """A step with a long prompt holds up every decode of the same engine."""
-        low, high = answer.sent_s - usual_s, float(answer.times_s[0]) + usual_s
-        if not self.step_end_s[0] <= low < high <= self.step_end_s[-1]:
-            return
-        ends = self.streams_s[:, 1:]
-        near = (ends >= low) & (ends <= high)
-        longest = np.where(near, np.diff(self.streams_s, axis=1), 0.0).max(axis=1)
-        felt = float((longest > _FELT * usual_s).mean())
-        if 0.2 < felt < 0.8:
+        felt = []
+        for answer in added:
+            within_s = float(answer.times_s[0]) - usual_s
+            if not self.step_end_s[0] <= within_s < self.step_end_s[-1] - usual_s:
+                continue
+            at = (self.streams_s <= within_s).sum(axis=1).clip(1, self.steps)[:, None]
+            gaps_s = np.take_along_axis(self.streams_s, at, 1) - np.take_along_axis(self.streams_s, at - 1, 1)
+            if gaps_s.max() > _LONG * usual_s:
+                felt.append(float((gaps_s > (usual_s + gaps_s.max()) / 2).mean()))
+        if felt and 0.2 < float(np.median(felt)) < 0.8:
             raise UnusableAnswersError(
-                f"a long prompt held up {felt:.0%} of the requests that decoded, not all: several servers or "
-                "data-parallel ranks answer at this address",
+                f"a long prompt holds up {np.median(felt):.0%} of the requests that decode, not all: several servers "
+                "or data-parallel ranks answer at this address",
                 "name the address of one engine",
                 everywhere=True,
             )

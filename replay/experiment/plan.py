@@ -46,6 +46,11 @@ class Part:
         return self.requests + self.added
 
     @property
+    def at_once(self) -> int:
+        """Requests that run at the same time."""
+        return 1 if self.kind == "single" else self.requests + (self.added > 0)
+
+    @property
     def tokens(self) -> int:
         """Prompt and output tokens of all requests."""
         return self.requests * (self.prompt_tokens + self.output_tokens) + self.added * (self.added_tokens + 1)
@@ -113,9 +118,9 @@ def plan_experiment(
         reason = _no_room(part, deployment, longest)
         estimate = 0.0 if reason else estimated_s(part, deployment)
         if not reason and tokens + part.tokens > max_tokens:
-            reason = f"needs {part.tokens:,} tokens more than --max-tokens leaves"
+            reason = f"needs {part.tokens:,} tokens, more than --max-tokens leaves"
         elif not reason and seconds + estimate > max_seconds:
-            reason = f"needs about {estimate:.0f} s more than --max-seconds leaves"
+            reason = f"needs about {estimate:.1f} s, more than --max-seconds leaves"
         if reason:
             left_out.append(f"{part.label}: {reason}")
             continue
@@ -159,7 +164,7 @@ def _wanted(deployment: Deployment) -> Sequence[Part]:
     """All parts worth their time, the most telling first."""
     limit = step_limit(deployment)
     decode = [_decode(limit, *pair) for pair in ((1, 128), (16, 128), (8, 2048), (32, 128), (16, 2048))]
-    more = [_decode(limit, *pair) for pair in ((4, 4096), (64, 512), (1, 8192), (64, 2048), (128, 128))]
+    more = [_decode(limit, *pair) for pair in ((4, 4096), (64, 512), (1, 8192), (32, 2048), (128, 128))]
     mixed = [_mixed(limit, *triple) for triple in ((8, 128, 1024), (16, 128, 512), (16, 128, 2048))]
     single = [Part("single", 4, length, 1) for length in (128, 2048, 512, 4096, 1024, 256, 8192)]
     return [
@@ -190,12 +195,11 @@ def _no_room(part: Part, deployment: Deployment, longest: int) -> str:
     context = max(part.prompt_tokens + part.output_tokens, part.added_tokens + 1)
     if context > longest:
         return f"contexts of {context} tokens are longer than the {longest} that are served"
-    at_once = 1 if part.kind == "single" else part.requests + (part.added > 0)
-    if at_once > engine.max_num_seqs:
-        return f"{at_once} requests at once are more than max_num_seqs {engine.max_num_seqs}"
+    if part.at_once > engine.max_num_seqs:
+        return f"{part.at_once} requests at once are more than max_num_seqs {engine.max_num_seqs}"
     blocks = deployment.most_blocks(np.array([part.prompt_tokens + part.output_tokens, part.added_tokens + 1]))
-    if at_once * int(blocks[0]) + int(blocks[1]) > _KV_SHARE * deployment.usable_blocks:
-        return f"{at_once} contexts of {part.prompt_tokens + part.output_tokens} tokens do not fit the KV cache"
+    if part.at_once * int(blocks[0]) + int(blocks[1]) > _KV_SHARE * deployment.usable_blocks:
+        return f"{part.at_once} contexts of {part.prompt_tokens + part.output_tokens} tokens do not fit the KV cache"
     if part.kind == "mixed" and engine.scheduler != "vllm":
         return f"{engine.scheduler} does not put prompts and decodes into one step"
     if part.kind == "mixed" and part.added_tokens + part.requests > _longest_chunk(deployment):
