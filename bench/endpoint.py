@@ -1,9 +1,9 @@
 """How well ``capreplay calibrate --endpoint`` finds the step law of a server, over real sockets.
 
 Run: ``python bench/endpoint.py [--gpu G] [--jitter-ms X] [--max-tokens N]``. A test server with a known law runs in a
-process of its own on loopback; the experiment measures it by the wall clock. Printed are the errors of the measured steps against
-the law by kind, and of the step times that the fitted calibration gives for steps that were not measured. On a machine
-that is too slow or too busy for both, parts are lost, and said.
+process of its own on loopback; the experiment measures it by the wall clock. Printed are the errors of the measured
+steps against the law by kind, and of the step times that the fitted calibration gives for steps that were not measured.
+On a machine that is too slow or too busy for both, parts are lost, and said.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from endpoint_server import Api, Faults, listening
-from endpoint_tools import TRUTH, deployment_of, fitted, law_of, planted, worst_error
+from endpoint_tools import TRUTH, deployment_of, fitted, law_of, planted, true_s, worst_error
 
 from api.endpoint.client import opened
 from api.endpoint.experiment import Budget, Experiment, Findings
@@ -70,12 +70,10 @@ async def measure(address: str, deployment: Deployment, budget: Budget) -> Findi
 
 def errors_by_kind(found: Findings, deployment: Deployment) -> dict[str, np.ndarray]:
     """|measured / true - 1| of each measured step."""
-    law, errors = law_of(planted(deployment, TRUTH)), {}
+    errors: dict[str, list[float]] = {}
     for row in found.rows:
-        chunks = [(row.prefill_tokens, row.cached_tokens)] if row.prefill_tokens else []
-        true_s = law(chunks, row.decode_requests, row.decode_context_tokens) + TRUTH[4] * (row.kind == "ttft")
-        what = "first token" if row.kind == "ttft" else "mixed step" if chunks else "decode step"
-        errors.setdefault(what, []).append(abs(row.time_s / true_s - 1))
+        what = "first token" if row.kind == "ttft" else "mixed step" if row.prefill_tokens else "decode step"
+        errors.setdefault(what, []).append(abs(row.time_s / true_s(row, deployment) - 1))
     return {what: np.array(values) for what, values in errors.items()}
 
 

@@ -17,6 +17,7 @@ from replay.calibration.applied import apply_calibration, with_parameters
 from replay.calibration.fit import calibrate
 from replay.calibration.user import PARAMETERS, UserCalibration
 from replay.deployment import Deployment, resolve_deployment
+from replay.experiment.answers import Row
 from replay.hardware.catalogue import shipped_catalogue
 from replay.kernels.loglinear import interpolate
 from replay.specs import DeploymentSpec
@@ -62,6 +63,18 @@ def law_of(record: StepTime, *, hidden_host: bool = False) -> Law:
         return (max(ps, host_ps) if hidden_host else ps + host_ps) / 1e12
 
     return law
+
+
+def true_s(row: Row, deployment: Deployment = DEPLOYMENT, truth: np.ndarray = TRUTH) -> float:
+    """What the law says of a measured row; a long prompt takes several steps."""
+    law, left, before, total_s = law_of(planted(deployment, truth)), row.prefill_tokens, row.cached_tokens, 0.0
+    if row.kind == "step":
+        return law([(left, before)] if left else [], row.decode_requests, row.decode_context_tokens)
+    while left:
+        chunk = min(left, deployment.engine.max_num_batched_tokens)
+        total_s += law([(chunk, before)], 0, 0)
+        left, before = left - chunk, before + chunk
+    return total_s + float(truth[4])
 
 
 def measured(
