@@ -109,6 +109,8 @@ class Faults:
     ends_after: int | None = None
     """Output tokens after which the model ends, where ignore_eos is not heard."""
     ignores_limit: bool = False
+    most_prompt_tokens: int | None = None
+    """Longer prompts are answered with 400."""
     cached_tokens: int = 0
     replicas: int = 1
     max_model_len: int | None = 32768
@@ -153,6 +155,8 @@ class Api:
             return self._error(422, "Unrecognized request argument: ignore_eos")
         if "stream_options" in asked and not faults.usage:
             return self._error(400, "Unrecognized request argument: stream_options")
+        if faults.most_prompt_tokens is not None and _length(prompt) > faults.most_prompt_tokens:
+            return self._error(400, "the prompt is too long")
         if faults.most_requests is not None and self._open >= faults.most_requests:
             return self._error(429, "too many requests", {"retry-after": "1"})
         self.prompts.append(prompt)
@@ -173,7 +177,7 @@ class Api:
         self, number: int, asked: dict[str, Any], prompt: str | list[int], *, chat: bool
     ) -> AsyncIterator[bytes]:
         faults, clock = self.faults, asyncio.get_running_loop()
-        length = len(prompt) if isinstance(prompt, list) else round(len(prompt.split()) * 1.25) + 7
+        length = _length(prompt)
         wanted = asked["max_tokens"] + (500 if faults.ignores_limit else 0)
         early = faults.ends_after is not None and faults.ends_after < wanted
         job = Job(length, faults.ends_after if early and faults.ends_after else wanted, faults.cached_tokens)
@@ -214,6 +218,11 @@ class Api:
     def _usage(self, prompt: int, output: int) -> dict[str, Any]:
         cached = {"prompt_tokens_details": {"cached_tokens": self.faults.cached_tokens}}
         return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output, **cached}
+
+
+def _length(prompt: str | list[int]) -> int:
+    """Tokens of a prompt: of words, what a tokeniser with a chat template might make of them."""
+    return len(prompt) if isinstance(prompt, list) else round(len(prompt.split()) * 1.25) + 7
 
 
 def _event(data: dict[str, Any]) -> bytes:

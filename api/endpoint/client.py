@@ -16,11 +16,13 @@ from api.endpoint.dialect import DIALECTS
 from api.endpoint.faults import PassingFaultError, refusal, said
 from api.endpoint.prompts import Prompts
 from api.endpoint.stream import EventStream, answer_of, runs_on, too_long
-from replay.experiment.answers import Answer
+from replay.experiment.answers import Answer, UnusableAnswersError
 
 STALL_S = 60.0
 """Silence after which an answer is given up."""
 _CONNECT_S = 10.0
+_KEEP_S = 4.0
+"""Servers close an idle connection after 5 s (uvicorn), just when the next request may be on its way."""
 _MOST_BODY_BYTES = 2**20
 _REFUSED_BODY = (400, 413, 415, 422)
 _NO_ROUTE = (404, 405, 501)
@@ -131,14 +133,14 @@ class Endpoint:
 
         Raises:
             PassingFaultError: a fault that may be gone at the next try.
-            UnusableAnswersError: an answer that no time can be told from.
+            UnusableAnswersError: an answer that no time can be told from, or a request that the server will not take.
             SpecError: a server that will not answer at all.
         """
         try:
             return await self._asked(prompt_tokens, max_tokens, heard)
         except _RefusedBodyError as error:
-            cure = "check that the server serves contexts so long, or give --max-model-len as it has"
-            raise refusal("refused", f"{prompt_tokens} prompt tokens: {error.detail}", cure) from error
+            cure = "where the server's contexts are shorter, give --max-model-len as it has"
+            raise UnusableAnswersError(f"the server refused the request ({error.detail})", cure) from error
 
     async def _asked(self, prompt_tokens: int, max_tokens: int, heard: asyncio.Event | None = None) -> Answer:
         ids = self.dialect.ids
@@ -244,7 +246,7 @@ async def opened(
         verify=ssl.create_default_context(),
         trust_env=False,
         timeout=httpx.Timeout(None, connect=_CONNECT_S),
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=30.0),
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=_KEEP_S),
     ) as client:
         yield Endpoint(client, prompts, key)
 

@@ -179,11 +179,14 @@ class _Together:
             rows.append(Row("step", new, answer.cached_tokens, self.requests, context, gap_s))
         if rows and cut <= len(rows):
             return rows
-        reason = "were computed in several steps" if cut else "came when not all requests decoded"
+        if cut:
+            raise UnusableAnswersError(
+                f"{cut} of {len(added)} added prompts were computed in several steps",
+                "give max_num_batched_tokens and long_prefill_token_threshold as the server has them, and keep other "
+                "load off it",
+            )
         raise UnusableAnswersError(
-            f"{cut or len(added)} of {len(added)} added prompts {reason}",
-            "give max_num_batched_tokens (and long_prefill_token_threshold) as the server has them, and keep other "
-            "load off it",
+            "no added prompt was answered while all requests decoded", "measure from nearby, and without other load"
         )
 
     def _check_one_server(self, added: Sequence[Answer], usual_s: float) -> None:

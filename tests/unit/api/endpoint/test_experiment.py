@@ -20,6 +20,7 @@ from endpoint_tools import (
     worst_error,
 )
 
+from api.endpoint import experiment
 from api.endpoint.experiment import Budget, Findings
 from replay.calibration.user import PARAMETERS
 from replay.errors import SpecError
@@ -87,6 +88,19 @@ def test_a_limit_on_concurrency_loses_only_what_is_above_it(tmp_path: Path) -> N
     assert all("refused 16 requests at once" in one for one in found.lost[1:])
     assert {row.decode_requests for row in found.rows} == {0, 1, 4, 8}
     assert worst_error(fitted(found, tmp_path), DEPLOYMENT, TRUTH, decodes=(1, 3, 8)) < 0.03
+
+
+def test_prompts_that_the_server_refuses_lose_their_parts() -> None:
+    found = measured(Faults(most_prompt_tokens=1000), budget=SHORT)
+    assert any("the prompt is too long" in one for one in found.lost)
+    assert max(row.prefill_tokens for row in found.rows) == 512
+
+
+def test_a_machine_that_reads_late_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment, "LATE_SHARES", {**experiment.LATE_SHARES, "decode": -1.0})
+    found = measured(budget=SHORT)
+    assert {row.decode_requests for row in found.rows if not row.prefill_tokens} == set()
+    assert any("this machine reads 0.0 ms late" in one for one in found.lost)
 
 
 def test_a_longer_wait_than_the_time_left_is_not_waited_for() -> None:
