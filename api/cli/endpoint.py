@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from replay.deployment import Deployment
     from replay.experiment.plan import Plan
 
+_FITS = 0.03
+"""An error by cross-validation above which the fitted form, not the noise of an experiment, is what is off."""
 _MOST_NOTES = 20
 _NOTE_CHARACTERS = 500
 
@@ -147,14 +149,24 @@ def calibrate_endpoint(run: EndpointRun, deployment: Deployment, today: date) ->
         path = run.save_measurements or Path(folder) / "measurements.json"
         found = _measure(run, deployment, today, path)
         calibration = calibrate([path], deployment, today=today)
-    notes = [*calibration.notes, *found.notes, *(f"Not measured: {one}" for one in found.lost)]
+    return with_findings(calibration, found, run.endpoint or ""), _document(run, found)
+
+
+def with_findings(calibration: UserCalibration, found: Findings, endpoint: str) -> UserCalibration:
+    """The calibration with its server as the source, and with notes on what was measured, lost, or does not fit."""
+    notes = [*calibration.notes, *found.notes]
+    for error in calibration.errors:
+        if error.median > _FITS:
+            notes.append(
+                f"{error.what}: left-out measurements are {error.median:.1%} off in the median. What was measured "
+                "repeats better than that, so the server's steps are not a multiple of the shipped ones: check model, "
+                "GPU type, tp, dtypes and the engine's settings."
+            )
+    notes += [f"Not measured: {one}" for one in found.lost]
     if len(notes) > _MOST_NOTES:
         notes = [*notes[: _MOST_NOTES - 1], f"{len(notes) - _MOST_NOTES + 1} more notes are left out."]
-    changes = {
-        "sources": [f"{run.endpoint} ({found.model})"[:300]],
-        "notes": [note[:_NOTE_CHARACTERS] for note in notes],
-    }
-    return type(calibration).model_validate({**calibration.model_dump(), **changes}), _document(run, found)
+    changes = {"sources": [f"{endpoint} ({found.model})"[:300]], "notes": [one[:_NOTE_CHARACTERS] for one in notes]}
+    return type(calibration).model_validate({**calibration.model_dump(), **changes})
 
 
 def _measure(run: EndpointRun, deployment: Deployment, today: date, path: Path) -> Findings:

@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from endpoint_server import Api, Faults, listening
-from endpoint_tools import DEPLOYMENT, TRUTH, law_of, planted
+from endpoint_tools import DEPLOYMENT, SHORT, TRUTH, fitted, law_of, measured, planted
 
+from api.cli.endpoint import with_findings
 from api.cli.group import cli
 from api.endpoint import experiment
+from api.endpoint.experiment import Findings
 
 WHERE = ("--model", "meta-llama/Llama-3.1-8B-Instruct", "--gpu", "H100-SXM", "--engine", "vllm-0.11")
 
@@ -93,6 +95,22 @@ def test_an_interrupted_run_keeps_what_was_measured(tmp_path: Path) -> None:
     assert f"measurements written to {kept}" in done.stderr
     assert len(json.loads(kept.read_text())["steps"]) >= 4
     assert calibrate("--from", str(kept)).exit_code == 0
+
+
+def test_a_server_of_another_kind_than_named_is_said(tmp_path: Path) -> None:
+    as_named = measured(budget=SHORT)
+    assert not any("check model" in note for note in noted(as_named, tmp_path))
+    other = measured(
+        budget=SHORT, law=lambda chunks, n, context: 0.02 + 1e-5 * sum(q for q, _ in chunks) + 1e-4 * n + 1e-8 * context
+    )
+    other.lost.append("one part: a reason")
+    notes = noted(other, tmp_path)
+    assert any("not a multiple of the shipped ones: check model, GPU type" in note for note in notes)
+    assert notes[-1] == "Not measured: one part: a reason"
+
+
+def noted(found: Findings, folder: Path) -> tuple[str, ...]:
+    return with_findings(fitted(found, folder), found, "http://a").notes
 
 
 def test_the_dry_run_prints_the_plan_and_sends_nothing() -> None:
