@@ -183,34 +183,32 @@ class Experiment:
         lateness = _Lateness()
         watch = asyncio.create_task(lateness.watch())
         try:
-            rows, taken_s = await (self._single(part) if part.kind == "single" else self._batch(part))
+            answers, added, taken_s = await (self._alone(part) if part.kind == "single" else self._batch(part))
         finally:
             watch.cancel()
-        shortest_s = min(row.time_s for row in rows)
-        if lateness.mean_s > LATE_SHARES[part.kind] * shortest_s:
+        timed_s = min(_timed_s(answer) for answer in answers)
+        if lateness.mean_s > LATE_SHARES[part.kind] * timed_s:
             raise UnusableAnswersError(
-                f"this machine reads {lateness.mean_s * 1e3:.1f} ms late on the average, where {shortest_s * 1e3:.1f} "
+                f"this machine reads {lateness.mean_s * 1e3:.1f} ms late on the average, where {timed_s * 1e3:.1f} "
                 "ms are to be timed",
                 "measure from a faster machine, or one with nothing else to do",
             )
-        self._found.rows += rows
+        self._found.rows += rows_of(part, answers, added)
+        self._ended_early |= any(answer.output_tokens < part.output_tokens for answer in answers)
         return taken_s
 
-    async def _batch(self, part: Part) -> tuple[list[Row], float]:
+    async def _batch(self, part: Part) -> tuple[list[Answer], list[Answer], float]:
         (answers, added), taken_s = await self._tried(lambda: self._together(part), part.tokens)
-        self._ended_early |= any(answer.output_tokens < part.output_tokens for answer in answers)
-        return rows_of(part, answers, added), taken_s
+        return answers, added, taken_s
 
-    async def _single(self, part: Part) -> tuple[list[Row], float]:
-        rows: list[Row] = []
-        taken_s = 0.0
-        for _ in range(part.requests):
-            answer, one_s = await self._tried(lambda: self._one(part.prompt_tokens, 1), part.prompt_tokens + 1)
-            taken_s += one_s
-            rows += rows_of(part, [answer])
-        times = [row.time_s for row in rows]
-        self._unequal.append(max(times) / min(times) - 1)
-        return rows, taken_s
+    async def _alone(self, part: Part) -> tuple[list[Answer], list[Answer], float]:
+        tried = [
+            await self._tried(lambda: self._one(part.prompt_tokens, 1), part.prompt_tokens + 1)
+            for _ in range(part.requests)
+        ]
+        waits_s = [_timed_s(answer) for answer, _ in tried]
+        self._unequal.append(max(waits_s) / min(waits_s) - 1)
+        return [answer for answer, _ in tried], [], sum(taken_s for _, taken_s in tried)
 
     async def _together(self, part: Part) -> tuple[list[Answer], list[Answer]]:
         """The answers to requests sent at once, and to the prompts that join them."""
@@ -280,6 +278,13 @@ class Experiment:
                 f"First tokens of equal prompts came up to {unequal:.0%} apart: other requests or the network were in "
                 "the way. Measure again from nearby and without other load."
             )
+
+
+def _timed_s(answer: Answer) -> float:
+    """The mean time between tokens, or to the only one, s."""
+    if len(answer.times_s) == 1:
+        return float(answer.times_s[0]) - answer.sent_s
+    return float(answer.times_s[-1] - answer.times_s[0]) / (answer.output_tokens - 1)
 
 
 def _worst(errors: BaseExceptionGroup[BaseException]) -> BaseException:
