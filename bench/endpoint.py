@@ -23,7 +23,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from endpoint_server import Api, Faults, listening
-from endpoint_tools import TRUTH, deployment_of, fitted, law_of, planted, true_s, worst_error
+from endpoint_tools import TRUTH, deployment_of, fitted, true_law, true_s, worst_error
 
 from api.endpoint.client import opened
 from api.endpoint.experiment import Budget, Experiment, Findings
@@ -37,7 +37,7 @@ def serve(out: Connection, gpu: str, jitter_s: float) -> None:
 
     async def forever() -> None:
         deployment = deployment_of(gpu=gpu)
-        law = law_of(planted(deployment, TRUTH))
+        law = true_law(deployment, TRUTH)
         limit = deployment.engine.max_num_batched_tokens
         api = Api(law, Faults(jitter_s=jitter_s), a0_s=float(TRUTH[4]), max_num_batched_tokens=limit)
         async with listening(api) as address:

@@ -40,8 +40,12 @@ class Job:
 class Engine:
     """Continuous batching with chunked prefill: decodes first, then prompts in order of arrival."""
 
-    def __init__(self, law: Law, *, max_num_batched_tokens: int = 8192, max_num_seqs: int = 256) -> None:
+    def __init__(
+        self, law: Law, *, max_num_batched_tokens: int = 8192, max_num_seqs: int = 256, mixes: bool = True
+    ) -> None:
+        """``mixes``: prompts and decodes share steps; else, as in SGLang, decodes wait while prompts are computed."""
         self._law = law
+        self._mixes = mixes
         self._limit = max_num_batched_tokens
         self._seats = max_num_seqs
         self._jobs: list[Job] = []
@@ -64,6 +68,8 @@ class Engine:
                 continue
             running = self._jobs[: self._seats]
             decodes = [job for job in running if job.computed == job.prompt_tokens]
+            if not self._mixes and len(decodes) < len(running):
+                decodes = []
             room = self._limit - len(decodes)
             chunks: list[tuple[Job, int]] = []
             for job in running:

@@ -45,7 +45,7 @@ def planted(deployment: Deployment, truth: np.ndarray) -> StepTime:
 
 
 def law_of(record: StepTime, *, hidden_host: bool = False) -> Law:
-    """The law of a step-time record, written out once more."""
+    """The law of a step-time record, written out once more. ``hidden_host``: asynchronous scheduling."""
 
     def law(chunks: list[Chunk], decodes: int, context: int) -> float:
         attention = 0
@@ -65,9 +65,14 @@ def law_of(record: StepTime, *, hidden_host: bool = False) -> Law:
     return law
 
 
+def true_law(deployment: Deployment, truth: np.ndarray) -> Law:
+    """The law of a server of this deployment with the parameters ``truth``."""
+    return law_of(planted(deployment, truth), hidden_host=deployment.engine.async_scheduling)
+
+
 def true_s(row: Row, deployment: Deployment = DEPLOYMENT, truth: np.ndarray = TRUTH) -> float:
     """What the law says of a measured row; a long prompt takes several steps."""
-    law, left, before, total_s = law_of(planted(deployment, truth)), row.prefill_tokens, row.cached_tokens, 0.0
+    law, left, before, total_s = true_law(deployment, truth), row.prefill_tokens, row.cached_tokens, 0.0
     if row.kind == "step":
         return law([(left, before)] if left else [], row.decode_requests, row.decode_context_tokens)
     while left:
@@ -92,8 +97,7 @@ def measured(
     **engine: int,
 ) -> Findings:
     """What the experiment finds on a server with these faults."""
-    record = planted(deployment, truth)
-    own_law = law or law_of(record, hidden_host=deployment.engine.async_scheduling)
+    own_law = law or true_law(deployment, truth)
     found = found or Findings()
 
     async def whole() -> None:
@@ -117,8 +121,9 @@ def worst_error(
     found: UserCalibration, deployment: Deployment, truth: np.ndarray, decodes: tuple[int, ...] = (1, 3, 24, 100)
 ) -> float:
     """Of step times by the calibration, over steps that were not measured."""
-    own = law_of(apply_calibration(deployment.step_time, found, async_scheduling=deployment.engine.async_scheduling))
-    true = law_of(planted(deployment, truth))
+    hidden = deployment.engine.async_scheduling
+    own = law_of(apply_calibration(deployment.step_time, found, async_scheduling=hidden), hidden_host=hidden)
+    true = true_law(deployment, truth)
     grid: list[tuple[list[Chunk], int, int]] = [([], n, n * c) for n in decodes for c in (300, 1500, 5000)]
     grid += [([(tokens, 0)], n, n * 700) for tokens in (100, 800, 1900) for n in (0, 12)]
     return max(abs(own(*step) / true(*step) - 1) for step in grid)

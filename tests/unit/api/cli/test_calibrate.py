@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from endpoint_server import Api, Faults, listening
-from endpoint_tools import DEPLOYMENT, SHORT, TRUTH, fitted, law_of, measured, planted
+from endpoint_tools import DEPLOYMENT, SHORT, TRUTH, fitted, measured, true_law
 
 from api.cli.endpoint import with_findings
 from api.cli.group import cli
@@ -48,7 +48,7 @@ def serving(kind: type[Api], faults: Faults | None = None) -> Iterator[str]:
     async def serve() -> None:
         stop = asyncio.Event()
         stops.append((asyncio.get_running_loop(), stop))
-        async with listening(kind(law_of(planted(DEPLOYMENT, TRUTH)), faults, a0_s=float(TRUTH[4]))) as address:
+        async with listening(kind(true_law(DEPLOYMENT, TRUTH), faults, a0_s=float(TRUTH[4]))) as address:
             addresses.append(address)
             started.set()
             await stop.wait()

@@ -13,9 +13,8 @@ from endpoint_tools import (
     TRUTH,
     deployment_of,
     fitted,
-    law_of,
     measured,
-    planted,
+    true_law,
     true_s,
     worst_error,
 )
@@ -72,6 +71,14 @@ def test_asynchronous_scheduling_hides_the_host(tmp_path: Path) -> None:
     assert "asynchronous" in host.reason
 
 
+def test_an_engine_that_keeps_prompts_and_decodes_apart_is_measured_too(tmp_path: Path) -> None:
+    deployment = deployment_of("sglang")
+    truth = np.array([1.2, 1.0, 30e-6, 1e-3, 8e-3])
+    found = measured(deployment=deployment, truth=truth, budget=Budget(300_000, 180), mixes=False)
+    assert found.lost == []
+    assert worst_error(fitted(found, tmp_path, deployment), deployment, truth) < 0.03
+
+
 def test_errors_limits_and_cut_streams_are_tried_again(tmp_path: Path) -> None:
     busy, down = (429, {"retry-after": "2"}), (503, {})
     faults = Faults(errors={0: busy, 3: down, 7: busy, 30: down}, cut={12, 40}, jitter_s=1e-3, hang={5})
@@ -117,8 +124,7 @@ def test_a_server_that_fails_in_the_middle_ends_the_experiment_but_not_its_resul
 
 
 def test_time_and_tokens_are_never_exceeded() -> None:
-    record = planted(DEPLOYMENT, TRUTH)
-    slow = law_of(record)
+    slow = true_law(DEPLOYMENT, TRUTH)
     found = measured(budget=Budget(300_000, 20), law=lambda *step: 4 * slow(*step))
     assert found.seconds <= 20
     assert any("--max-seconds" in one for one in found.lost)
@@ -202,7 +208,7 @@ def test_a_smaller_server_than_named_is_noticed() -> None:
 
 
 def test_prompts_are_unlike_and_cached_tokens_are_counted_as_such() -> None:
-    api = Api(law_of(planted(DEPLOYMENT, TRUTH)), Faults(cached_tokens=16), a0_s=float(TRUTH[4]))
+    api = Api(true_law(DEPLOYMENT, TRUTH), Faults(cached_tokens=16), a0_s=float(TRUTH[4]))
     found = measured(api=api, budget=SHORT)
     beginnings = [tuple(prompt[:16]) for prompt in api.prompts if isinstance(prompt, list)]
     assert len(set(beginnings)) == len(beginnings) == len(api.prompts)
