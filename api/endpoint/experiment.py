@@ -99,7 +99,7 @@ class Experiment:
 
         Raises:
             SpecError: where the server cannot be measured, with the cure; what was measured before stays in the
-                findings.
+                findings, unless its answers mean something else than they seem to.
         """
         try:
             await self._prepare(served_model)
@@ -111,6 +111,7 @@ class Experiment:
             )
             await self._parts(plan)
         except UnusableAnswersError as error:
+            self._found.rows.clear()  # what was measured before rests on the same answers
             raise refusal("stream", error.detail, error.cure) from error
         finally:
             self._found.seconds = self._clock.time() - self._begin_s

@@ -151,8 +151,9 @@ def test_time_and_tokens_are_never_exceeded() -> None:
     ids=lambda one: one if isinstance(one, str) else "",
 )
 def test_what_cannot_be_measured_is_refused_with_the_cure(faults: Faults, code: str, said: str) -> None:
-    refusal, _ = refused(faults)
+    refusal, found = refused(faults)
     assert refusal.code == f"endpoint.{code}"
+    assert found.rows == []
     assert said in refusal.detail + str(refusal.errors[0].cure)
 
 
