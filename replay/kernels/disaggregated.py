@@ -25,6 +25,7 @@ import numpy as np
 from replay.kernels.engine import finish_batch
 from replay.kernels.jit import inlined, inner, kernel
 from replay.kernels.memory import blocks_for, give_back, prepare_free_list
+from replay.kernels.passing import by_reference
 from replay.kernels.pipeline import close_batch, is_idle, note_admission, open_batch, replica_is_set
 from replay.kernels.routers import keep_snapshot, route
 from replay.kernels.schedule import add_to_batch, place, schedule_running, schedule_waiting
@@ -70,6 +71,7 @@ SENDER_FREE_PS, ENTRY_FREE, ENTRIES_USED, SENDERS = range(4)
 LEAVING, SHORT, SCALARS = range(3)
 
 
+@by_reference
 class TransferOptions(NamedTuple):
     """How KV travels, all int64."""
 
@@ -79,6 +81,7 @@ class TransferOptions(NamedTuple):
     skips_prefill: int  # 1: every prompt is taken as prefilled on arrival, to measure the decode pool alone
 
 
+@by_reference
 class Pool(NamedTuple):
     """One pool of equal replicas, and the requests as it sees them."""
 
@@ -90,6 +93,7 @@ class Pool(NamedTuple):
     mask: int  # of the hash table of a replica's blocks
 
 
+@by_reference
 class Handover(NamedTuple):
     """What lies between the pools: by request unless said."""
 

@@ -29,6 +29,7 @@ import numpy as np
 from replay.kernels.emission import count_gaps
 from replay.kernels.jit import inlined, inner, kernel
 from replay.kernels.memory import blocks_for
+from replay.kernels.passing import by_reference
 from replay.kernels.schedule import meter_step
 from replay.kernels.scoring import is_scored
 from replay.kernels.state import (
@@ -84,6 +85,7 @@ from replay.kernels.steptime import attention_of_chunk, step_ps
 DECODING, PREFILLING, ZOMBIE = range(3)
 
 
+@by_reference
 class Fast(NamedTuple):
     """Arrays of the fast loop, one row a replica; by slot unless said."""
 

@@ -14,6 +14,7 @@ import numba
 from numba.core.registry import CPUDispatcher
 
 from replay.kernel_version import machine_code_version
+from replay.kernels.linking import PartCompiler, WholeCompiler
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -25,7 +26,7 @@ _BASE = Path(config.CACHE_DIR) if config.CACHE_DIR else Path.home() / ".cache" /
 
 # Kernels own no memory (the caller allocates every array), so reference counting is switched off: with it, handing the
 # state's arrays from kernel to kernel took ten times the work itself. ``_nrt`` is not in numba's published signature.
-_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "_nrt": False}
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 
 
 def _compile(function: Callable[P, R], **options: Any) -> Callable[P, R]:
@@ -42,22 +43,19 @@ def is_cached(module: str) -> bool:
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
     """Compiles for nopython mode, cached on disk, without the interpreter lock, in exact (not fast) arithmetic."""
-    return _compile(function, no_cfunc_wrapper=True)
-
-
-# What only kernels call needs no entry from Python. Making one for a function of the whole state, some hundred arrays,
-# takes longer than compiling the function: leaving them out halved a loop's time to compile. Called from Python without
-# one it would crash, so such a call is refused.
-_NO_ENTRY: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return _compile(function, cache=True, no_cfunc_wrapper=True, pipeline_class=WholeCompiler)
 
 
 class _Inner(CPUDispatcher):
+    # It has no entry from Python, so a call would crash.
     def __call__(self, *args: object, **kwargs: object) -> None:
         raise TypeError(f"{self.py_func.__name__} is called by kernels only: compile it with kernel to call it here")
 
 
 def _compile_inner(function: Callable[P, R], **options: Any) -> Callable[P, R]:
-    compiled = _compile(function, **_NO_ENTRY, **options)
+    compiled = _compile(
+        function, pipeline_class=PartCompiler, no_cpython_wrapper=True, no_cfunc_wrapper=True, **options
+    )
     if isinstance(compiled, CPUDispatcher):  # else numba is switched off (NUMBA_DISABLE_JIT)
         compiled.__class__ = _Inner
     return compiled

@@ -18,6 +18,7 @@ from replay.kernels.arrivals import take_arrived
 from replay.kernels.engine import finish_batch
 from replay.kernels.jit import inlined, inner, kernel
 from replay.kernels.memory import prepare_free_list
+from replay.kernels.passing import by_reference
 from replay.kernels.routers import keep_snapshot
 from replay.kernels.schedule import schedule
 from replay.kernels.state import (
@@ -47,6 +48,7 @@ from replay.kernels.state import (
 from replay.kernels.steptime import step_ps
 
 
+@by_reference
 class LockstepOptions(NamedTuple):
     """What a group of ranks has beyond ``Config``, whose ``replicas`` are its ranks."""
 
@@ -64,6 +66,7 @@ IDLE_CHECK_STEPS = 32
 WAVE_END, WAVES, PREVIOUS_WAVE_END, IN_FLIGHT, DUMMY_STEPS, GROUPS = range(6)
 
 
+@by_reference
 class LockstepState(NamedTuple):
     """What a group remembers between waves."""
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from replay.kernels.hashing import close_bucket, find_bucket
 from replay.kernels.jit import inlined, inner
+from replay.kernels.passing import by_reference
 from replay.kernels.pipeline import hold
 from replay.kernels.state import FREE_BLOCKS, NEVER, Config, Int32, Int64, Requests, Slots, State, bucket_count
 from replay.kernels.texts import name_of
@@ -25,6 +26,7 @@ from replay.kernels.texts import name_of
 EVICTABLE, TAKEN, NODES, FREE_NODES, TREE_REGS = range(5)
 
 
+@by_reference
 class Radix(NamedTuple):
     """Nodes of all replicas, ``num_blocks + 1`` each: every one holds a page at least. The first is the root, and the
     sentinel of the list. All shape (0,) where the cache is off."""

@@ -21,6 +21,7 @@ from replay.kernels.groups import release
 from replay.kernels.jit import inlined, inner, kernel
 from replay.kernels.lpm import LPM_LONGEST_QUEUE, sort_by_prefix
 from replay.kernels.memory import blocks_for
+from replay.kernels.passing import by_reference
 from replay.kernels.patience import drop_from_flight, free_slot
 from replay.kernels.pipeline import close_batch, is_idle, note_admission, open_batch, replica_is_set
 from replay.kernels.radix import (
@@ -69,6 +70,7 @@ RETRACT_STEPS = 20
 """Decode steps of every kept request that the ratio set by a retraction provides for."""
 
 
+@by_reference
 class SglangOptions(NamedTuple):
     """What SGLang has beyond ``Config``."""
 
@@ -80,6 +82,7 @@ class SglangOptions(NamedTuple):
     lpm: int = 0  # 1: the queue is ordered by longest prefix match
 
 
+@by_reference
 class SglangState(NamedTuple):
     """What SGLang remembers between steps, shape (replicas,) each."""
 

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from replay.kernels.passing import by_reference
+
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 UInt32 = npt.NDArray[np.uint32]
@@ -102,6 +104,7 @@ BUSY, USED_BLOCKS, RUNNING_REQUESTS, METERS = range(4)
 ) = range(15)
 
 
+@by_reference
 class Config(NamedTuple):
     """Engine settings, all int64. Names follow the engine's where it has one."""
 
@@ -173,6 +176,7 @@ RANKS_A_TOKEN = 10**6
 """Ranks of the orders by length count in millionths of a token, so that ageing needs no fractions."""
 
 
+@by_reference
 class Texts(NamedTuple):
     """Prompts that extend earlier ones (see ``replay.kernels.texts``); all shape (0,) where none does."""
 
@@ -185,6 +189,7 @@ class Texts(NamedTuple):
 NO_TEXTS = Texts()
 
 
+@by_reference
 class Requests(NamedTuple):
     """Input, one entry a request, in arrival order."""
 
@@ -200,6 +205,7 @@ class Requests(NamedTuple):
     texts: Texts = NO_TEXTS
 
 
+@by_reference
 class Outcome(NamedTuple):
     """Output, one entry a request: times in ps, NEVER where it did not happen."""
 
@@ -215,6 +221,7 @@ class Outcome(NamedTuple):
     rank: Int64  # by which the heap orders, fixed when a request is queued; shape (0,) under fcfs
 
 
+@by_reference
 class Slots(NamedTuple):
     """State of running requests, by slot; ``order`` and ``free`` hold slot numbers per replica."""
 
@@ -236,6 +243,7 @@ class Slots(NamedTuple):
     free: UInt32  # stack of free slots
 
 
+@by_reference
 class Speculation(NamedTuple):
     """Speculative decoding; shape (0,) arrays without it."""
 
@@ -244,6 +252,7 @@ class Speculation(NamedTuple):
     owed: Int64  # by slot: accepted drafts that the expectation has not given yet, in ``ONE``
 
 
+@by_reference
 class Flight(NamedTuple):
     """Batches in flight: a ring of ``batches_in_flight`` a replica, each with room for all slots."""
 
@@ -254,6 +263,7 @@ class Flight(NamedTuple):
     scheduled_ps: Int64
 
 
+@by_reference
 class HostTier(NamedTuple):
     """Blocks in host memory, ``host_blocks + 1`` entries a replica: the last is the sentinel of the list, which starts
     with the least recently used. Shape (0,) arrays without the tier."""
@@ -269,6 +279,7 @@ class HostTier(NamedTuple):
 HOST_BLOCKS, LOADED_BLOCKS, HOST_REGS = range(3)
 
 
+@by_reference
 class Blocks(NamedTuple):
     """Block identities, for prefix caching only (shape (0,) arrays otherwise). ``table`` has a row a slot, the others
     ``num_blocks + 1`` entries a replica: the last is the sentinel of the free list."""
@@ -286,6 +297,7 @@ class Blocks(NamedTuple):
     host: HostTier
 
 
+@by_reference
 class StepTimes(NamedTuple):
     """The step-time record (see ``replay.steptime.record``) as the kernels read it."""
 
@@ -298,6 +310,7 @@ class StepTimes(NamedTuple):
 LAW_DECODE_REQUEST, LAW_DECODE_TOKEN, LAW_PREFILL_PAIR, LAW_HOST, LAW_HOST_REQUEST, LAW_PREFILL_STEP, LAWS = range(7)
 
 
+@by_reference
 class Routing(NamedTuple):
     """What a router knows. All but ``seen`` have length 0 where the router has no use for them."""
 
@@ -307,6 +320,7 @@ class Routing(NamedTuple):
     matched: Int64  # scratch: bits of replicas, shape (words,)
 
 
+@by_reference
 class Arrivals(NamedTuple):
     """Requests that have arrived or follow others. ``taken`` has length 0 where no client gives up, the others where no
     request follows another."""
@@ -318,6 +332,7 @@ class Arrivals(NamedTuple):
     taken: Int64  # requests in the order in which they arrived
 
 
+@by_reference
 class Changes(NamedTuple):
     """Replicas lost and back, in time order; at one instant those that come back first. Shape (k,) each."""
 
@@ -326,6 +341,7 @@ class Changes(NamedTuple):
     is_up: Int64
 
 
+@by_reference
 class Meters(NamedTuple):
     """Accumulators of a replay."""
 
@@ -336,6 +352,7 @@ class Meters(NamedTuple):
     gaps: Int64  # ITL histogram of the scored requests, tokens by log-linear bin of ps
 
 
+@by_reference
 class State(NamedTuple):
     """All of a replay's arrays."""
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from replay.kernels.emission import count_gaps
 from replay.kernels.jit import inner, kernel
 from replay.kernels.memory import blocks_for
+from replay.kernels.passing import by_reference
 from replay.kernels.scoring import is_scored
 from replay.kernels.state import (
     BUSY,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from replay.deployment import Deployment
 
 
+@by_reference
 class StaticOptions(NamedTuple):
     """What static batching has beyond ``Config``, all int64."""
 

@@ -18,6 +18,7 @@ from replay.kernels.clock import change_cluster, next_instant
 from replay.kernels.engine import finish_batch
 from replay.kernels.jit import inlined, kernel
 from replay.kernels.memory import blocks_for
+from replay.kernels.passing import by_reference
 from replay.kernels.pipeline import close_batch, hold, is_idle, note_admission, open_batch, replica_is_set
 from replay.kernels.routers import keep_snapshot
 from replay.kernels.schedule import add_decodes, add_to_batch, place
@@ -40,6 +41,7 @@ from replay.kernels.state import (
 from replay.kernels.waiting import unlink_head
 
 
+@by_reference
 class TgiOptions(NamedTuple):
     """What TGI has beyond ``Config``."""
 
@@ -49,6 +51,7 @@ class TgiOptions(NamedTuple):
     waiting_served_ratio: float
 
 
+@by_reference
 class TgiState(NamedTuple):
     """What the router remembers between calls, shape (replicas,) each."""
 

@@ -15,6 +15,7 @@ from replay.kernels.clock import change_cluster, next_instant
 from replay.kernels.engine import finish_batch
 from replay.kernels.jit import inlined, kernel
 from replay.kernels.memory import blocks_for
+from replay.kernels.passing import by_reference
 from replay.kernels.pipeline import close_batch, hold, is_idle, note_admission, open_batch, replica_is_set
 from replay.kernels.routers import keep_snapshot
 from replay.kernels.schedule import add_decodes, add_to_batch, place, preempt
@@ -39,6 +40,7 @@ from replay.kernels.waiting import peek, unlink_head
 GUARANTEED_NO_EVICT, MAX_UTILIZATION, STATIC_BATCH = range(3)
 
 
+@by_reference
 class TrtllmOptions(NamedTuple):
     """What TensorRT-LLM has beyond ``Config``, all int64."""
 

@@ -19,6 +19,7 @@ from replay.kernels.clock import change_cluster, next_instant
 from replay.kernels.emission import count_gaps, emit
 from replay.kernels.jit import inlined, inner, kernel
 from replay.kernels.memory import blocks_for
+from replay.kernels.passing import by_reference
 from replay.kernels.routers import keep_snapshot
 from replay.kernels.schedule import meter_step, save_progress
 from replay.kernels.state import (
@@ -59,6 +60,7 @@ PS_PER_S = 10**12
 GIB = 2**30
 
 
+@by_reference
 class V0Options(NamedTuple):
     """What the V0 scheduler has beyond ``Config``, all int64."""
 

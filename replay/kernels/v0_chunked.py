@@ -19,6 +19,7 @@ from replay.kernels.clock import change_cluster, next_instant
 from replay.kernels.engine import finish_batch
 from replay.kernels.jit import inlined, kernel
 from replay.kernels.memory import blocks_for
+from replay.kernels.passing import by_reference
 from replay.kernels.pipeline import close_batch, hold, is_idle, note_admission, open_batch, replica_is_set
 from replay.kernels.routers import keep_snapshot
 from replay.kernels.schedule import add_to_batch, place, preempt
@@ -45,6 +46,7 @@ from replay.kernels.waiting import peek, put_back, unlink_head
 DECODE, ENDING, UNDER_WAY = range(3)
 
 
+@by_reference
 class V0Lists(NamedTuple):
     """Scratch for rebuilding a running list, ``max_num_seqs`` each."""
 
