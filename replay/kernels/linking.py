@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import binding as llvm
-from numba import _dynfunc
+from numba import _dynfunc  # type: ignore[attr-defined]  # in C, without types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.compiler_machinery import register_pass
@@ -20,7 +19,7 @@ from numba.core.typed_passes import NativeLowering
 class _PartLibrary(JITCodeLibrary):
     """Unoptimised code of a helper."""
 
-    def _optimize_functions(self, module: llvm.ModuleRef) -> None:
+    def _optimize_functions(self, module: Any) -> None:
         module.data_layout = self._codegen._data_layout
 
     def finalize(self) -> None:
@@ -40,8 +39,8 @@ class _WholeLibrary(JITCodeLibrary):
 
     def _optimize_final_module(self) -> None:
         for function in self._final_module.functions:
-            if function.linkage == llvm.Linkage.linkonce_odr:  # taken in from elsewhere
-                function.linkage = llvm.Linkage.internal
+            if function.linkage.name == "linkonce_odr":  # taken in from elsewhere
+                function.linkage = "internal"
         # Numba's second, cheaper round beforehand serves reference counts, and the loops are too short for vectors.
         passes, builder = self._codegen._module_pass_manager(loop_vectorize=False, slp_vectorize=False)
         passes.run(self._final_module, builder)

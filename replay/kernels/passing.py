@@ -23,7 +23,7 @@ T = TypeVar("T")
 class Reference(types.Type):
     """A named tuple of Python, known in kernels by the address of its fields."""
 
-    def __init__(self, tuple_class: type, fields: tuple[types.Type, ...]) -> None:
+    def __init__(self, tuple_class: Any, fields: tuple[types.Type, ...]) -> None:
         self.tuple_class = tuple_class
         self.fields = dict(zip(tuple_class._fields, fields, strict=True))
         digest = hashlib.sha256(repr(fields).encode()).hexdigest()[:8]
@@ -54,7 +54,7 @@ class _ReferenceModel(PrimitiveModel):
 class _Fields(AttributeTemplate):
     key = Reference
 
-    def generic_resolve(self, reference: Reference, name: str) -> types.Type | None:
+    def generic_resolve(self, reference: Any, name: Any) -> Any:
         return reference.fields.get(name)
 
 
