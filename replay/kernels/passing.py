@@ -54,7 +54,7 @@ class _ReferenceModel(PrimitiveModel):
 class _Fields(AttributeTemplate):
     key = Reference
 
-    def generic_resolve(self, reference: Any, name: Any) -> Any:
+    def generic_resolve(self, reference: Any, name: Any) -> Any:  # type: ignore[override]  # numba has a constant there
         return reference.fields.get(name)
 
 
