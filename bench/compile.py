@@ -19,7 +19,7 @@ LOOPS: dict[str, dict[str, Any]] = {
     "lockstep": {"model": _EIGHT, "engine": {"preset": "vllm-0.11", "overrides": {"data_parallel_size": 2}}},
     "disaggregated": {"disaggregation": {"prefill_replicas": 1, "decode_replicas": 1, "kv_transfer_gb_per_s": 50}},
     "static": {"engine": {"preset": "static"}},
-    "vllm-v0": {"engine": {"preset": "vllm-v0"}},
+    "vllm-v0": {"engine": {"preset": "vllm-v0", "overrides": {"enable_chunked_prefill": False}}},
     "vllm-v0, chunked": {"engine": {"preset": "vllm-v0", "overrides": {"enable_chunked_prefill": True}}},
     "sglang": {"engine": {"preset": "sglang"}},
     "trtllm": {"engine": {"preset": "trtllm"}},
