@@ -101,6 +101,17 @@ def send_run(app: celery.Celery, job_id: str, queue: str) -> None:
     app.send_task(RUN_TASK, args=[job_id], task_id=job_id, queue=queue, retry=False, ignore_result=True)
 
 
+def count_messages(app: celery.Celery, queue: str) -> int:
+    """Messages that wait at the broker; 0 where it does not answer."""
+    try:
+        with app.connection_for_write() as connection:
+            connection.ensure_connection(max_retries=1, timeout=1.0, interval_start=0.0)
+            # Not passive: for that kombu 5.7 asks Redis for the key without its prefix, and finds no queue.
+            return int(connection.channel().queue_declare(queue=queue, durable=True).message_count)
+    except Exception:  # noqa: BLE001 - kombu raises its transports' own errors; who sends next meets and counts them
+        return 0
+
+
 def ping(settings: Settings, timeout_s: float = 1.0) -> None:
     """Raises where the broker does not answer in time."""
     if settings.embedded:

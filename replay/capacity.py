@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from replay.deployment import Deployment
-from replay.engine_run import EngineRun, Int64Array
+from replay.engine_run import EngineRun, Int32Array, Int64Array
 from replay.kernels.routers import MATCH_PERCENT
 from replay.kernels.state import Requests
 from replay.kernels.texts import repeat_texts
@@ -48,10 +48,34 @@ def measure_capacity(
         whole = session if machine.router == "session_affinity" else None
         if machine.router == "prefix_aware":
             whole = _kept_together(requests, machine.config.prefix_block_tokens)
-        share = take_requests(requests, _share_of_one(n, deployment.replicas, whole))
-        burst = _in_order(share, min(_CACHED_REQUESTS * machine.ranks, _most(requests, deployment)))
-    else:
-        burst = shuffled(requests, deployment, machine.ranks)
+        return _capacity_on(machine, requests, deployment, checkpoint, _share_of_one(n, deployment.replicas, whole))
+    burst = shuffled(requests, deployment, machine.ranks)
+    return admission_rate(machine.alone().run(at_once(burst), checkpoint))
+
+
+def measure_capacity_as_dealt(
+    machine: Machine, requests: Requests, deployment: Deployment, checkpoint: Checkpoint, replica: Int32Array
+) -> tuple[float, float] | None:
+    """As ``measure_capacity`` with a prefix cache, on what the replica nearest to the mean share was sent in a run of
+    all: ``replica`` of each request, negative where none served it. ``None`` where the run kept together all that
+    ``prefix_aware`` would: load never decided against it, and what was measured beforehand stands."""
+    group = _kept_together(requests, machine.config.prefix_block_tokens)
+    served = np.flatnonzero(replica >= 0)
+    pairs = len(np.unique(group[served] * deployment.replicas + replica[served]))
+    if pairs == len(np.unique(group[served])):
+        return None
+    shares = np.bincount(replica[served], minlength=deployment.replicas)
+    middle = int(np.argmin(np.abs(shares - shares.mean())))
+    return _capacity_on(machine, requests, deployment, checkpoint, np.flatnonzero(replica == middle))
+
+
+def _capacity_on(
+    machine: Machine, requests: Requests, deployment: Deployment, checkpoint: Checkpoint, share: Int64Array
+) -> tuple[float, float]:
+    """What one replica sustains on the requests ``share`` in order, and the kernel seconds spent."""
+    burst = _in_order(
+        take_requests(requests, share), min(_CACHED_REQUESTS * machine.ranks, _most(requests, deployment))
+    )
     return admission_rate(machine.alone().run(at_once(burst), checkpoint))
 
 

@@ -194,9 +194,29 @@ def resolve_deployment(
     own = matching(calibrations, deployment_key(model, gpu.key, spec.tp, engine, memory.weight_dtype, memory.kv_dtype))
     if own is not None and engine.data_parallel_size == 1:
         step_time = apply_calibration(step_time, own, async_scheduling=engine.async_scheduling)
+    _check_timeout(spec, step_time)
     if engine.scheduler == "vllm-v0":
         notes.append("V0's work on the CPU is taken as 4 ms a step and 20 us a request: an estimate, not a measurement")
     return Deployment(spec, model, gpu, engine, memory, step_time, tuple(notes))
+
+
+def _check_timeout(spec: DeploymentSpec, step_time: StepTime) -> None:
+    """Whether a request can come to the engine before its client gives up.
+
+    Raises:
+        SpecError: ``deployment.client_timeout``.
+    """
+    overhead_ps = step_time.request_overhead_ps
+    if spec.client_timeout_s is None or round(spec.client_timeout_s * 1e12) > overhead_ps:
+        return
+    overhead_s = overhead_ps / 1e12
+    detail = (
+        f"clients give up after {spec.client_timeout_s:g} s, and a request takes {overhead_s:.3g} s until the engine "
+        "sees it"
+    )
+    cure = f"set client_timeout_s well above {overhead_s:.3g} s, or leave it out"
+    fault = FieldError(detail, "deployment.client_timeout_s", cure=cure)
+    raise SpecError("deployment.client_timeout", f"{detail}: {cure}", [fault])
 
 
 def _resolve_pools(

@@ -96,4 +96,7 @@ def join_runs(runs: list[EngineRun], parts: list[Int64Array], dealt: Int32Array,
         kernel_s=sum(run.kernel_s for run in runs),
         sent_ps=column([run.sent_ps for run in runs]),
         generated=column([run.generated for run in runs]),
+        lost_gaps=sum(run.lost_gaps for run in runs),
+        lost_gaps_ps=sum(run.lost_gaps_ps for run in runs),
+        sent_again=sum(run.sent_again for run in runs),
     )

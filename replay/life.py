@@ -22,11 +22,9 @@ _PS_PER_S = 10**12
 
 def client_timeout_ps(deployment: Deployment) -> int:
     """From a request's arrival at the engine until its client gives up; 0: never. What the request took on its way is
-    part of the client's time."""
+    part of the client's time (``resolve_deployment`` refuses a timeout that is not longer)."""
     timeout_s = deployment.spec.client_timeout_s
-    if timeout_s is None:
-        return 0
-    return max(1, round(timeout_s * _PS_PER_S) - deployment.step_time.request_overhead_ps)
+    return 0 if timeout_s is None else round(timeout_s * _PS_PER_S) - deployment.step_time.request_overhead_ps
 
 
 def down_ps(spec: DeploymentSpec) -> tuple[tuple[int, int, int], ...]:
@@ -101,11 +99,13 @@ def when_sent(
     last_ps: Int64Array,
     status: Int64Array,
     timeout_ps: int,
+    overhead_ps: int,
 ) -> Int64Array:
     """When each request of a workload was sent, shape (n,); -1: it follows one that has not ended.
 
-    ``sent_ps``, ``last_ps`` and ``status`` are of the requests that the engine took, ``served``; a client that gives up
-    does so ``timeout_ps`` after sending. A request that cannot run ends as it is sent.
+    ``sent_ps``, ``last_ps`` and ``status`` are of the requests that came to the engine, ``served``; a client that gives
+    up does so ``timeout_ps`` after sending, and one that is refused hears it ``overhead_ps`` after sending. A request
+    that cannot run ends as it is sent.
     """
     loop = workload.closed_loop
     if loop is None:
@@ -114,7 +114,7 @@ def when_sent(
     sent[served] = sent_ps
     ended = sent.copy()
     finished, gave_up = status == 0, status == STATUSES.index("client_timeout")
-    ended[served] = np.where(finished, last_ps, sent_ps + np.where(gave_up, timeout_ps, 0))
+    ended[served] = np.where(finished, last_ps, sent_ps + np.where(gave_up, timeout_ps, overhead_ps))
     ended[np.flatnonzero(served)[status == STATUSES.index("no_replica")]] = NEVER
     others = np.flatnonzero(~served)
     before = loop.ancestors(served)[others]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from replay.admission import declared_tokens, judge
-from replay.capacity import lifetime_s, measure_capacity, offered_rps
+from replay.capacity import lifetime_s, measure_capacity, measure_capacity_as_dealt, offered_rps
 from replay.closed_loop import unroll
 from replay.deployment import Deployment
 from replay.disaggregation import PoolCapacity, Pools, PoolsRun, make_pools
@@ -109,11 +109,14 @@ def simulate(
         run: EngineRun = machine.run(requests, checkpoint, scored, session)
     else:
         run = run_deployment(machine, requests, deployment.replicas, threads, checkpoint, session, scored)
+        if judge_load and load.is_replayed and machine.router == "prefix_aware" and deployment.replicas > 1:
+            load = _as_dealt(load, machine, requests, deployment, checkpoint, run)
     ended = endings(run.replica, deployment.engine.scheduler)
     patience_ps = machine.config.client_timeout_ps + overhead_ps
     sent_ps = workload.arrival_ps
     if load.is_replayed:
-        sent_ps = when_sent(workload, served, run.sent_ps - overhead_ps, run.last_ps, ended, patience_ps)
+        came_ps = run.sent_ps - overhead_ps
+        sent_ps = when_sent(workload, served, came_ps, run.last_ps, ended, patience_ps, overhead_ps)
     broken = _broken_off(run, ended, scored)
     notes = life_notes(deployment, workload, run.sent_again, broken.tokens)
     if ended.any():
@@ -207,6 +210,23 @@ def _load(
         longest = int(unroll(requests.after, requests.delay_ps).depth.max()) + 1
         drain_s = max(drain_s, float(requests.arrival_ps[-1]) / PS_PER_S + longest * lifetime_s(requests, deployment))
     return _Load(offered_rps(requests, span_s, deployment), sustainable, drain_s, kernel_s, closed, pools)
+
+
+def _as_dealt(
+    load: _Load,
+    machine: Machine,
+    requests: Requests,
+    deployment: Deployment,
+    checkpoint: Checkpoint,
+    run: EngineRun,
+) -> _Load:
+    """The same where the router's load guard kept nothing apart that belongs together; else with what the replicas
+    sustain on the requests as they were dealt."""
+    found = measure_capacity_as_dealt(machine, requests, deployment, checkpoint, run.replica)
+    if found is None:
+        return load
+    per_replica, kernel_s = found
+    return replace(load, sustainable_rps=per_replica * deployment.replicas, kernel_s=load.kernel_s + kernel_s)
 
 
 def _scored(workload: Workload, served: BoolArray) -> Scored:

@@ -12,6 +12,7 @@ import structlog
 from prometheus_client import Counter
 
 from models import jobs
+from models.broker import count_messages
 from models.doorbell import send_all
 from models.repositories import blobs as blob_rows
 from models.repositories import jobs as job_rows
@@ -26,10 +27,17 @@ FORGET_WORKERS_AFTER = timedelta(days=1)
 
 
 def dispatch(services: Services, app: celery.Celery) -> int:
-    """Sends the messages of queued jobs that were never sent, or that nobody claimed for a while; how many."""
+    """Sends the messages of queued jobs that were never sent, or that nobody claimed for a while; how many.
+
+    What was sent before is sent again only while the broker holds fewer messages than jobs wait for theirs: behind a
+    long queue, or without any worker, nothing piles up.
+    """
     now = services.clock()
     with services.database.read() as session:
         waiting = job_rows.list_undispatched(session, now, services.settings.job_redispatch_s)
+        were_sent = job_rows.count_dispatched(session)
+    if any(again for _, again in waiting) and count_messages(app, jobs.QUEUE) >= were_sent:
+        waiting = [(job_id, again) for job_id, again in waiting if not again]
     if not waiting:
         return 0
     sent = send_all(app, [(job_id, jobs.QUEUE) for job_id, _ in waiting])

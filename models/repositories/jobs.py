@@ -149,8 +149,9 @@ def list_running(
     return list(session.scalars(statement.order_by(Job.id)))
 
 
-def list_undispatched(session: Session, now: datetime, wait_s: float, limit: int = 500) -> list[tuple[str, str]]:
-    """``(id, kind)`` of queued jobs never sent, or sent and unclaimed for ``wait_s`` (later twice to 8 times that)."""
+def list_undispatched(session: Session, now: datetime, wait_s: float, limit: int = 500) -> list[tuple[str, bool]]:
+    """Queued jobs never sent, or sent and unclaimed for ``wait_s`` (later twice to 8 times that): id, and whether it
+    was sent."""
     waits = [
         and_(
             Job.dispatches == n + 1 if n < 3 else Job.dispatches > n,
@@ -158,10 +159,17 @@ def list_undispatched(session: Session, now: datetime, wait_s: float, limit: int
         )
         for n in range(4)
     ]
-    statement = select(Job.id, Job.kind).where(
+    statement = select(Job.id, Job.dispatched_at).where(
         Job.status == "queued", Job.kind != "plan", or_(Job.dispatched_at.is_(None), *waits)
     )
-    return [(row.id, row.kind) for row in session.execute(statement.order_by(Job.created_at, Job.id).limit(limit))]
+    rows = session.execute(statement.order_by(Job.created_at, Job.id).limit(limit))
+    return [(row.id, row.dispatched_at is not None) for row in rows]
+
+
+def count_dispatched(session: Session) -> int:
+    """Queued jobs whose message was sent: so many messages wait at the broker, where none was lost."""
+    sent = select(func.count()).where(Job.status == "queued", Job.kind != "plan", Job.dispatched_at.is_not(None))
+    return session.scalars(sent).one()
 
 
 def mark_dispatched(session: Session, job_ids: Sequence[str], now: datetime) -> None:

@@ -9,7 +9,7 @@ import pytest
 from services.redis_server import RedisServer
 from stack import Stack, long_replay, quick_replay, stack_of
 
-from models.broker import make_celery
+from models.broker import count_messages, make_celery
 from models.doorbell import BackgroundDoorbell, send_all
 from models.settings import Settings
 
@@ -54,6 +54,15 @@ def test_redis_restarts_while_a_job_runs_and_loses_its_data(
         assert stack.wait(waiting.id).job.status == "succeeded", stack.tail()
         assert worker.poll() is None, "the worker must survive a restart of Redis"
         assert stack.detail(running.id).job.attempt == 1
+
+
+@pytest.mark.redis
+def test_the_messages_that_wait_in_redis_are_counted(tmp_path: Path, private_redis: RedisServer) -> None:
+    app = make_celery(Settings(data_dir=tmp_path, broker_url=private_redis.url, secret_key="x" * 16))
+    assert count_messages(app, "replay") == 0
+    assert send_all(app, [("job_1", "replay"), ("job_2", "replay")]) == ["job_1", "job_2"]
+    assert count_messages(app, "replay") == 2
+    app.close()
 
 
 def test_a_broker_that_is_down_is_noticed_once_and_holds_nobody_up(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_a_stopping_worker_claims_nothing_and_the_message_is_sent_again(services
         rows.mark_dispatched(session, [job.id], now)
         assert rows.list_undispatched(session, now, 60) == []
         assert jobs.claim(session, job.id, "w", now) is None
-        assert rows.list_undispatched(session, now, 60) == [(job.id, "replay")]
+        assert rows.list_undispatched(session, now, 60) == [(job.id, False)]
 
 
 def test_a_heartbeat_reads_what_the_runner_must_obey(services: Services, clock: object) -> None:
@@ -258,7 +258,7 @@ def test_a_job_never_leaves_its_end(services: Services) -> None:
 def test_unclaimed_jobs_are_sent_again_with_growing_waits(services: Services, clock: object) -> None:
     with services.database.write() as session:
         job = add(services, session)
-        assert rows.list_undispatched(session, services.clock(), 60) == [(job.id, "replay")]
+        assert rows.list_undispatched(session, services.clock(), 60) == [(job.id, False)]
         rows.mark_dispatched(session, [job.id], services.clock())
         waited = []
         for wait_s in (60, 120, 240, 480, 480):

@@ -148,6 +148,23 @@ def test_limits_refuse_with_503_by_reason() -> None:
     assert simulate(steady(), deployment(knobs={"max_num_queued_reqs": 500})).loop == "general"
 
 
+def test_followers_of_a_refused_request_wait_until_its_client_has_heard() -> None:
+    """The refusal comes from the engine, after the overhead; whether or not the follower itself can run."""
+    crowd = 20
+    after = np.concatenate([np.full(crowd, -1), np.arange(crowd), np.arange(crowd, 2 * crowd)])
+    delay = np.where(after >= 0, PS, 0)
+    arrival = np.repeat(np.arange(3), crowd) * PS
+    prompt = np.where(np.arange(3 * crowd) // crowd == 1, 10**6, 500)
+    workload = Workload(arrival, prompt, np.full(3 * crowd, 50), 1.0, closed_loop=ClosedLoop(after, delay))
+    limited = deployment(knobs={"max_num_queued_reqs": 8})
+    table = simulate(workload, limited).requests
+    refused = np.flatnonzero(table.status[:crowd] == STATUSES.index("over_max_num_queued_reqs"))
+    assert len(refused) == crowd - 8
+    heard = table.arrival_ps[refused] + limited.step_time.request_overhead_ps
+    assert (table.arrival_ps[refused + crowd] == heard + PS).all()
+    assert (table.arrival_ps[refused + 2 * crowd] == heard + 2 * PS).all()
+
+
 @pytest.mark.parametrize("preset", [name for name in PRESETS if name != "vllm-v0"])
 def test_clients_that_give_up_are_counted_and_in_no_latency(preset: str) -> None:
     knobs = {"max_concurrent_requests": 500, "max_tokens_default": 128} if preset.startswith("tgi") else {}
@@ -172,6 +189,14 @@ def test_in_a_closed_loop_clients_that_give_up_go_on() -> None:
     assert result.rejected["client_timeout"] > 10
     chains_hold(workload, result, timeout_s=1.0)
     counts_add_up(result)
+
+
+def test_a_timeout_that_no_request_survives_is_refused() -> None:
+    overhead_s = deployment().step_time.request_overhead_ps / PS
+    with pytest.raises(SpecError, match="until the engine sees it: set client_timeout_s") as refusal:
+        deployment(client_timeout_s=overhead_s)
+    assert refusal.value.errors[0].field == "deployment.client_timeout_s"
+    assert deployment(client_timeout_s=2 * overhead_s).spec.client_timeout_s == 2 * overhead_s
 
 
 @pytest.mark.parametrize("preset", PRESETS)
