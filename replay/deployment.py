@@ -108,6 +108,16 @@ class Deployment:
         """The same deployment at another replica count."""
         return replace(self, spec=self.spec.model_copy(update={"replicas": replicas}))
 
+    def with_pools(self, prefill: int, decode: int) -> Deployment:
+        """The same pools with so many replicas each."""
+        apart, pool = self.spec.disaggregation, self.decode
+        if apart is None or pool is None:
+            raise RuntimeError("this deployment has no pools")
+        split = apart.model_copy(update={"prefill_replicas": prefill, "decode_replicas": decode})
+        return replace(
+            self, spec=self.spec.model_copy(update={"disaggregation": split}), decode=pool.with_replicas(decode)
+        )
+
 
 def counts_groups(engine: EngineConfig) -> bool:
     """Whether the scheduler is replayed with a model's layer groups one by one; not where drafts may be taken back,

@@ -148,15 +148,10 @@ class EngineSpec(Spec):
     overrides: dict[str, Scalar] = Field(default_factory=dict, max_length=40)
 
 
-class DisaggregationSpec(Spec):
+class PoolsSpec(Spec):
     """Prefill and decode on replicas of their own, with the KV cache sent from one to the other
-    (docs/disaggregation.md)."""
+    (docs/disaggregation.md); how many of each is left open."""
 
-    prefill_replicas: int = Field(ge=1, le=4096)
-    decode_replicas: int = Field(ge=1, le=4096)
-    prefill_tp: int | None = Field(default=None, ge=1, le=64)
-    """``None``: the deployment's ``tp``; the same for ``decode_tp``."""
-    decode_tp: int | None = Field(default=None, ge=1, le=64)
     kv_transfer_gb_per_s: float = Field(gt=0, le=1_000_000)
     """10^9 bytes a second that one replica sends or receives over all its GPUs' links together: 50 for one network
     card of 400 Gb/s."""
@@ -177,6 +172,16 @@ class DisaggregationSpec(Spec):
         if router == "prefix_aware":
             raise ValueError("decode replicas cache no prefixes: use another decode_router, e.g. least_outstanding")
         return router
+
+
+class DisaggregationSpec(PoolsSpec):
+    """Prefill and decode on so many replicas of their own."""
+
+    prefill_replicas: int = Field(ge=1, le=4096)
+    decode_replicas: int = Field(ge=1, le=4096)
+    prefill_tp: int | None = Field(default=None, ge=1, le=64)
+    """``None``: the deployment's ``tp``; the same for ``decode_tp``."""
+    decode_tp: int | None = Field(default=None, ge=1, le=64)
 
 
 class DeploymentSpec(Spec):
@@ -316,6 +321,9 @@ class PlanSpec(Spec):
     """Seconds after which a client gives up a request that has not finished: no answer leaves a single one unserved."""
     survive_failures: int = Field(default=0, ge=0, le=64)
     """Replicas that may be down for the whole window: the objectives are met without them, and they are bought."""
+    disaggregation: PoolsSpec | None = None
+    """Prefill and decode apart, both at a candidate's ``tp``: how many replicas of each is then searched for.
+    ``None``: every replica does both."""
     price: PriceFilter = PriceFilter()
     max_gpus: int | None = Field(default=None, ge=1)
     """Hard cap on GPUs of one recommendation."""
@@ -331,6 +339,19 @@ class PlanSpec(Spec):
     @classmethod
     def _distinct(cls, objectives: tuple[Objective, ...]) -> tuple[Objective, ...]:
         return _distinct_objectives(objectives)
+
+    @model_validator(mode="after")
+    def _of_pools(self) -> PlanSpec:
+        if self.disaggregation is None:
+            return self
+        if self.client_timeout_s is not None:
+            raise ValueError("prefill and decode apart are not replayed with client_timeout_s: leave one of them out")
+        if self.survive_failures:
+            raise ValueError(
+                "a plan of prefill and decode pools does not search for replicas to spare: leave survive_failures out, "
+                "and replay the deployment that is found with fewer replicas of either pool"
+            )
+        return self
 
 
 def _distinct_objectives(objectives: tuple[Objective, ...]) -> tuple[Objective, ...]:

@@ -32,6 +32,7 @@ from api.cli.options import (
     transform_options,
 )
 from api.cli.output import Progress, json_option, print_json
+from api.cli.pools import OPEN_POOL_OPTIONS, disaggregation_of, open_pool_options
 
 if TYPE_CHECKING:
     from replay.hardware.catalogue import Catalogue
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     transform_options,
     engine_options,
     router_options,
+    open_pool_options,
     timeout_option,
     click.option(
         "--survive-failures",
@@ -115,6 +117,7 @@ def command(
     from replay.specs import PlanSpec
 
     check_report_path(report)
+    apart = disaggregation_of(**{name: how.pop(name) for name in OPEN_POOL_OPTIONS}, counted=False)
     objectives, note = objectives_of(slo)
     catalogue, model_key = with_model(shipped_catalogue(), model)
     catalogue, gpu_keys = with_gpus(catalogue, comma_list(gpus))
@@ -132,6 +135,7 @@ def command(
         "max_model_len": max_model_len,
         "client_timeout_s": client_timeout_s,
         "survive_failures": survive_failures,
+        "disaggregation": apart,
         "price": {
             "provider": price_provider,
             "region": price_region,

@@ -9,6 +9,7 @@ from api.reports.formats import duration, seconds, usd
 from replay.planning.parts import Certainty
 
 Document = dict[str, Any]
+_POOLS = ("prefill", "decode")
 
 
 def plan_text(document: Document) -> str:
@@ -28,6 +29,8 @@ def plan_text(document: Document) -> str:
         parts += ["", f"Evidence for {where}: {best['evidence']['sentence']}"]
         if best.get("certainty") is not None:
             parts.append(f"How sure: {best['certainty']['how_sure']} {best['certainty']['sentence']}")
+        if best.get("pools") is not None:
+            parts += ["", "First row:", *_pool_lines(best["pools"])]
         if best.get("goodput") is not None:
             parts += ["", f"First row: {goodput_sentence(best['goodput'])}"]
     if document["infeasible"]:
@@ -117,7 +120,7 @@ def _objective_table(objectives: list[Document]) -> str:
 def _pool_lines(pools: Document) -> list[str]:
     """Both pools, the links between them, and which part fills up first."""
     rows = []
-    for name in ("prefill", "decode"):
+    for name in _POOLS:
         pool = pools[name]
         rows.append(
             (
@@ -186,8 +189,9 @@ def _notes(deployments: list[Document]) -> list[str]:
 
 
 def _recommendation_table(document: Document) -> str:
-    head = ["", "GPU", "TP", "replicas", "GPUs"]
     recommended = document["recommendations"]
+    apart = any(one.get("pools") for one in recommended)
+    head = ["", "GPU", "TP", "prefill + decode" if apart else "replicas", "GPUs"]
     first = recommended[0]
     paid = [one["price"] and one["price"]["paid_gpus"] for one in recommended]
     is_more_paid = any(n and n != one["gpus"] for n, one in zip(paid, recommended, strict=True))
@@ -199,7 +203,7 @@ def _recommendation_table(document: Document) -> str:
     rows = []
     for one, bought, found in zip(recommended, paid, sure, strict=True):
         gpus = found.gpus_text(one["gpus"]) if found else str(one["gpus"])
-        cells = [str(one["rank"]), one["gpu"], str(one["tp"]), str(one["replicas"]), gpus]
+        cells = [str(one["rank"]), one["gpu"], str(one["tp"]), _replicas(one), gpus]
         cells += [str(bought or "-")] * is_more_paid
         cells += [usd(one["usd_per_hour"])] + [found.usd_text() if found else "-"] * has_range
         cells += [usd(one["usd_per_month"]), usd(one["usd_per_1m_output_tokens"])]
@@ -208,6 +212,11 @@ def _recommendation_table(document: Document) -> str:
         ]
         rows.append(cells)
     return table(head, rows, left=(1,))
+
+
+def _replicas(one: Document) -> str:
+    pools = one.get("pools")
+    return str(one["replicas"]) if pools is None else " + ".join(str(pools[name]["replicas"]) for name in _POOLS)
 
 
 def _workload_line(document: Document) -> str:

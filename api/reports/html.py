@@ -12,7 +12,7 @@ from typing import Any
 from api.reports import over_time, sections
 from api.reports.environment import STATIC_FOLDER, environment
 from api.reports.tables import Table
-from replay.planning.document import Operating, PlanReport, ReplayReport, parse_report
+from replay.planning.document import Operating, PlanReport, Recommendation, ReplayReport, parse_report
 from replay.planning.parts import Certainty
 
 
@@ -24,6 +24,7 @@ class Candidate:
     objectives: Table
     latency: sections.Chart
     operating: Table
+    pools: Table | None
     notes: tuple[str, ...]
 
 
@@ -70,7 +71,6 @@ def context(document: dict[str, Any]) -> dict[str, Any]:
         "curves": _curves(report) if isinstance(report, PlanReport) else [],
         "over_time": over_time.charts(report.timeline) if isinstance(report, ReplayReport) and report.timeline else [],
         "over_time_notes": report.timeline.notes if isinstance(report, ReplayReport) and report.timeline else (),
-        "pools": sections.pools(report) if isinstance(report, ReplayReport) else None,
         "splits": [over_time.split_table(one) for one in report.splits] if isinstance(report, ReplayReport) else [],
         "memory": sections.memory(sections.stacks(report)),
         "memory_notes": unique(note for _, stack in sections.stacks(report) for note in stack.notes),
@@ -84,22 +84,20 @@ def context(document: dict[str, Any]) -> dict[str, Any]:
 
 def _candidates(report: PlanReport | ReplayReport) -> list[Candidate]:
     if isinstance(report, PlanReport):
-        return [
-            _candidate(sections.label(one.gpu, one.tp, one.replicas, one.data_parallel_size), one)
-            for one in report.recommendations
-        ]
-    return [_candidate(sections.replay_label(report), report.operating)]
+        return [_candidate(one, one) for one in report.recommendations]
+    return [_candidate(report, report.operating)]
 
 
-def _candidate(name: str, run: Operating) -> Candidate:
-    latency = sections.latency(run.metrics)
-    return Candidate(name, sections.objectives(run.objectives), latency, sections.operating(run), run.notes)
+def _candidate(one: Recommendation | ReplayReport, run: Operating) -> Candidate:
+    latency, objectives = sections.latency(run.metrics), sections.objectives(run.objectives)
+    pools = sections.pools(one.pools)
+    return Candidate(sections.label_of(one), objectives, latency, sections.operating(run), pools, run.notes)
 
 
 def _curves(report: PlanReport) -> list[Curve]:
     feasible = [
         Curve(
-            sections.label(one.gpu, one.tp, one.replicas, one.data_parallel_size),
+            sections.label_of(one),
             one.evidence.sentence,
             sections.capacity(one.curve, f"capacity-{one.rank}", f"TP{one.tp} {one.gpu}"),
             one.certainty,

@@ -11,6 +11,7 @@ from replay.planning.document import (
     Cost,
     Operating,
     PlanReport,
+    PoolsInfo,
     Recommendation,
     ReplayReport,
     StepTimeInfo,
@@ -45,22 +46,24 @@ def label(gpu: str, tp: int, replicas: int, ranks: int = 1) -> str:
     return f"{replicas} x {' '.join(parts)}"
 
 
-def replay_label(report: ReplayReport) -> str:
-    """The same for a replay's deployment, both pools where it has two."""
-    if report.pools is None:
-        return label(report.gpu, report.tp, report.replicas, report.gpus // (report.tp * report.replicas))
-    parts = (("prefill", report.pools.prefill), ("decode", report.pools.decode))
-    return " + ".join(f"{name} {label(report.gpu, pool.tp, pool.replicas)}" for name, pool in parts)
+def label_of(one: Recommendation | ReplayReport) -> str:
+    """The same for a recommendation or a replay's deployment, both pools where it has two."""
+    if one.pools is None:
+        return label(one.gpu, one.tp, one.replicas, one.gpus // (one.tp * one.replicas))
+    parts = (("prefill", one.pools.prefill), ("decode", one.pools.decode))
+    return " + ".join(f"{name} {label(one.gpu, pool.tp, pool.replicas)}" for name, pool in parts)
 
 
 def alternatives(report: PlanReport) -> Chart:
     """All feasible candidates, cheapest first."""
     names = [outcome.name for outcome in report.recommendations[0].objectives] if report.recommendations else []
+    apart = any(one.pools is not None for one in report.recommendations)
     columns = (
         Column("rank", "rank"),
         Column("GPU type", "gpu", "name"),
         Column("TP", "tp"),
         Column("replicas", "replicas"),
+        *((Column("prefill", "prefill_replicas"), Column("decode", "decode_replicas")) if apart else ()),
         Column("GPUs", "gpus"),
         Column("fewest GPUs within the error", "fewest_gpus"),
         Column("most GPUs within the error", "most_gpus"),
@@ -93,6 +96,7 @@ def _alternative(one: Recommendation) -> tuple[Cell, ...]:
         one.gpu,
         one.tp,
         one.replicas,
+        *(() if one.pools is None else (one.pools.prefill.replicas, one.pools.decode.replicas)),
         one.gpus,
         *(end.gpus if end else None for end in one.ends),
         one.price.paid_gpus if one.price else None,
@@ -234,8 +238,10 @@ def facts(load: WorkloadInfo) -> Table:
 def capacity(curve: Sequence[CurvePoint], chart_id: str, where: str) -> Chart:
     """Every replica count that was replayed for one candidate."""
     names = [outcome.name for outcome in curve[0].objectives] if curve else []
+    apart = any(point.prefill_replicas is not None for point in curve)
     columns = (
         Column("replicas", "replicas"),
+        *((Column("prefill", "prefill_replicas"), Column("decode", "decode_replicas")) if apart else ()),
         Column("GPUs", "gpus"),
         Column("all met", "passed", "yes_no"),
         Column("saturated", "saturated", "yes_no"),
@@ -248,7 +254,8 @@ def capacity(curve: Sequence[CurvePoint], chart_id: str, where: str) -> Chart:
     rows: list[tuple[Cell, ...]] = []
     for point in curve:
         values = [outcome.value_s for outcome in point.objectives]
-        head = (point.replicas, point.gpus, point.passed, point.saturated, point.load_factor)
+        split = (point.prefill_replicas, point.decode_replicas) if apart else ()
+        head = (point.replicas, *split, point.gpus, point.passed, point.saturated, point.load_factor)
         rows.append((*head, *values, point.preemptions, sum(point.rejected.values()), point.usd_per_hour))
     text = (
         "Each objective's value divided by its limit, for each number of replicas that was replayed. "
@@ -320,36 +327,37 @@ def price_sources(rows: Sequence[tuple[str, Cost]]) -> list[str]:
 def stacks(report: PlanReport | ReplayReport) -> list[tuple[str, MemoryBreakdown]]:
     """The memory of each deployment, of those that are no answer too where it was sized."""
     if isinstance(report, ReplayReport):
-        if report.pools is not None:
-            return [("prefill", report.pools.prefill.memory), ("decode", report.pools.decode.memory)]
-        return [(replay_label(report), report.memory)]
-    feasible = [
-        (label(one.gpu, one.tp, one.replicas, one.data_parallel_size), one.memory) for one in report.recommendations
-    ]
+        return _stacks_of(report)
+    feasible = [stack for one in report.recommendations for stack in _stacks_of(one)]
     return feasible + [(f"TP{one.tp} {one.gpu}, no answer", one.memory) for one in report.infeasible if one.memory]
+
+
+def _stacks_of(one: Recommendation | ReplayReport) -> list[tuple[str, MemoryBreakdown]]:
+    if one.pools is None:
+        return [(label_of(one), one.memory)]
+    parts = (("prefill", one.pools.prefill), ("decode", one.pools.decode))
+    return [(f"{name} {label(one.gpu, pool.tp, pool.replicas)}", pool.memory) for name, pool in parts]
 
 
 def priced(report: PlanReport | ReplayReport) -> list[tuple[str, Cost]]:
     """The cost of each deployment."""
     if isinstance(report, ReplayReport):
-        return [(replay_label(report), report.cost)]
-    return [(label(one.gpu, one.tp, one.replicas, one.data_parallel_size), one) for one in report.recommendations]
+        return [(label_of(report), report.cost)]
+    return [(label_of(one), one) for one in report.recommendations]
 
 
 def step_times(report: PlanReport | ReplayReport) -> list[StepTimeInfo]:
     """What timed each deployment's steps."""
-    if isinstance(report, ReplayReport):
-        return (
-            [report.step_time]
-            if report.pools is None
-            else [report.pools.prefill.step_time, report.pools.decode.step_time]
-        )
-    return [one.step_time for one in report.recommendations]
+    deployments = [report] if isinstance(report, ReplayReport) else report.recommendations
+    found = []
+    for one in deployments:
+        pools = one.pools
+        found += [one.step_time] if pools is None else [pools.prefill.step_time, pools.decode.step_time]
+    return found
 
 
-def pools(report: ReplayReport) -> Table | None:
+def pools(apart: PoolsInfo | None) -> Table | None:
     """Both pools and the transfers between them; ``None`` where every replica does both."""
-    apart = report.pools
     if apart is None:
         return None
     both = (apart.prefill, apart.decode)

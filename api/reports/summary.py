@@ -68,6 +68,7 @@ def _plan_rows(report: PlanReport) -> list[Row]:
             "reason": None,
         }
         row |= _cost(one) | _certainty(one) | _operating(one)
+        row |= _pools(one.pools) if one.pools is not None else {}
         rows.append(row | {f"step_time_{key}": getattr(one.step_time, key) for key in _STEP_TIME})
     return rows + [_infeasible(one, report.model) for one in report.infeasible]
 

@@ -47,23 +47,30 @@ class ErrorBand:
 
 def error_band(deployment: Deployment) -> ErrorBand | None:
     """The error that is stated of the step times (``quoted_error``), and the 90 % interval of the KV cache; blocks that
-    the user sets are exact. ``None``: the error of the step times was not measured."""
+    the user sets are exact. Of two pools the larger. ``None``: the error of the step times was not measured."""
     quoted = quoted_error(step_time_info(deployment).stated_error)
     if quoted is None:
         return None
+    if deployment.decode is not None:
+        one, other = error_band(replace(deployment, decode=None)), error_band(deployment.decode)
+        if one is None or other is None:
+            return None
+        return ErrorBand(max(one.step_time, other.step_time), max(one.kv_blocks, other.kv_blocks))
     memory = deployment.memory
     is_given = deployment.engine.num_gpu_blocks_override is not None
     return ErrorBand(quoted, 0.0 if is_given or memory.kv_gib <= 0 else memory.kv_uncertainty_gib / memory.kv_gib)
 
 
 def at_edge(deployment: Deployment, band: ErrorBand, *, slower: bool) -> Deployment:
-    """The deployment with every step longer and fewer KV blocks by the error, or shorter and more. Knobs stay."""
+    """The deployment with every step longer and fewer KV blocks by the error, or shorter and more. Knobs and the links
+    between pools stay."""
     sign = 1.0 if slower else -1.0
     blocks = max(0, math.floor(deployment.memory.kv_blocks * (1.0 - sign * band.kv_blocks)))
     return replace(
         deployment,
         step_time=scaled(deployment.step_time, 1.0 + sign * band.step_time),
         memory=deployment.memory.model_copy(update={"kv_blocks": blocks}),
+        decode=None if deployment.decode is None else at_edge(deployment.decode, band, slower=slower),
     )
 
 
@@ -82,7 +89,7 @@ def scaled(record: StepTime, factor: float) -> StepTime:
 
 @dataclass
 class CertaintySearch:
-    """The range around ``replicas``, the answer without error. ``point`` replays a deployment of some replicas."""
+    """The range around ``replicas``, the answer without error. ``point`` replays so many replicas of a deployment."""
 
     workload: Workload
     objectives: tuple[Objective, ...]
@@ -91,10 +98,12 @@ class CertaintySearch:
     cap: int
     """Hard: counts above it are never replayed."""
     cap_name: str
-    point: Callable[[Deployment], CurvePoint]
+    point: Callable[[Deployment, int], CurvePoint]
     usd_per_hour: Callable[[int], float | None]
     spare: int = 0
     """Replicas bought beside those that serve; both ends count them."""
+    least: int = 1
+    """The fewest replicas there can be."""
     replays: int = 0
 
     def answer(self) -> Certainty:
@@ -124,17 +133,17 @@ class CertaintySearch:
 
     def _end(self, replicas: int) -> RangeEnd:
         bought = replicas + self.spare
-        gpus = self.deployment.with_replicas(bought).gpus
+        gpus = bought * (self.deployment.gpus // self.deployment.replicas)
         return RangeEnd(replicas=bought, gpus=gpus, usd_per_hour=self.usd_per_hour(bought))
 
     def _fewest(self, band: ErrorBand) -> tuple[int, str]:
         """The smallest count that passes with shorter steps, and what was seen."""
-        if self.replicas == 1:
-            return 1, ""
+        if self.replicas == self.least:
+            return self.least, ""
         edge = at_edge(self.deployment, band, slower=False)
         seen: dict[int, CurvePoint] = {}
         start = math.ceil(self.replicas * (1.0 - band.step_time)) - 1
-        failing, passing = self._narrow(edge, seen, failing=0, passing=self.replicas, start=start)
+        failing, passing = self._narrow(edge, seen, failing=self.least - 1, passing=self.replicas, start=start)
         fewest, what = failing + 1, band.text(slower=False)
         if fewest == self.replicas:
             return fewest, f"With {what}, {failing} would still not do: {unmet_sentence(seen[failing])}."
@@ -145,7 +154,7 @@ class CertaintySearch:
     def _most(self, band: ErrorBand) -> tuple[int | None, str]:
         """The smallest count that passes with longer steps, ``None`` where none was found, and what was seen."""
         edge, what = at_edge(self.deployment, band, slower=True), band.text(slower=True)
-        if edge.usable_blocks < 1:
+        if min(pool.usable_blocks for pool in (edge, edge.decode) if pool is not None) < 1:
             return None, f"With {what}, no KV cache may be left."
         for objective in self.objectives:
             idle = idle_value_s(objective, self.workload, edge)
@@ -177,7 +186,7 @@ class CertaintySearch:
                 break
             probe = min(max(probe, failing + 1), end - 1)
             self.replays += 1
-            seen[probe] = self.point(edge.with_replicas(probe))
+            seen[probe] = self.point(edge, probe)
             if seen[probe].passed:
                 passing = probe
             else:

@@ -13,6 +13,8 @@ from replay.planning.document import Cost, PriceUsed
 from replay.specs import PriceFilter
 
 HOURS_PER_MONTH = 730
+_LARGEST_INSTANCE = 72
+"""Groups: what a split of two pools costs repeats with the groups that one instance holds."""
 
 Groups = tuple[tuple[int, int], ...]
 """Tensor-parallel groups: how many, and GPUs of each."""
@@ -28,6 +30,8 @@ class Pricing:
     offers: tuple[Price, ...]
     ranks: int = 1
     """Groups of a replica: its data-parallel ranks."""
+    apart: bool = False
+    """Prefill and decode are pools, each in instances of its own: a count costs what its cheapest split does."""
 
     def price(self, replicas: int, groups: Groups | None = None) -> PriceUsed | None:
         """The cheapest way to run ``replicas``, or these ``groups``; ties by offer id. ``None``:
@@ -57,10 +61,19 @@ class Pricing:
             notes=offer.notes,
         )
 
-    def usd_per_hour(self, replicas: int) -> float | None:
-        """Dollars per hour for ``replicas``; never falls as replicas grow. ``None`` where nothing prices them."""
-        price = self.price(replicas)
+    def usd_per_hour(self, replicas: int, groups: Groups | None = None) -> float | None:
+        """Dollars per hour, arguments as of ``price``; never falls as replicas grow. ``None`` where nothing prices
+        them."""
+        if self.apart and groups is None:
+            splits = (self.split(one, replicas - one) for one in range(1, min(replicas, 1 + _LARGEST_INSTANCE)))
+            costs = (self.usd_per_hour(replicas, groups) for groups in splits)
+            return min((cost for cost in costs if cost is not None), default=None)
+        price = self.price(replicas, groups)
         return None if price is None else _total(price.instances, price.usd_per_instance_hour)
+
+    def split(self, prefill: int, decode: int) -> Groups:
+        """The groups of two pools of so many replicas."""
+        return (prefill, self.tp), (decode, self.tp)
 
     def reason(self) -> str:
         """Why there is no price."""

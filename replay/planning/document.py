@@ -192,6 +192,9 @@ class Recommendation(Cost, Operating):
     evidence: Evidence
     certainty: Certainty | None = None
     """``None`` in documents of earlier versions."""
+    pools: PoolsInfo | None = None
+    """``None`` where every replica does both. Else ``memory``, ``engine`` and ``step_time`` above are of the prefill
+    pool, use of memory and batch of the decode pool."""
     may_be_cheapest: bool | None = None
     """Whether the error leaves it open that this one costs no more than rank 1; ``None``: rank 1 itself, or an end of
     the range or a price is not known."""

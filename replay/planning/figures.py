@@ -79,8 +79,11 @@ def curve_point(
     ``spare`` replicas are bought beside them."""
     outcomes = objective_outcomes(result, objectives)
     served = result.finished == requests and not any(result.rejected.values())
+    pools = result.pools
     return CurvePoint(
         replicas=result.replicas,
+        prefill_replicas=None if pools is None else pools.prefill.replicas,
+        decode_replicas=None if pools is None else pools.decode.replicas,
         gpus=(result.replicas + spare) * replica_gpus,
         load_factor=optional_figure(result.load_factor),
         saturated=result.saturated,

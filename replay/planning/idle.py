@@ -48,6 +48,9 @@ def idle_value_s(objective: Objective, workload: Workload, deployment: Deploymen
     samples += record.prefill_linear_ps * (new.astype(np.float64) * (2.0 * cached + new + 1.0))
     samples += record.request_overhead_ps
     if objective.metric == "e2e":
+        if deployment.decode is not None:
+            record = deployment.decode.step_time
+            fastest = np.minimum.accumulate(record.rest_ps[:0:-1])[::-1]
         step = 1.0 + deployment.engine.num_speculative_tokens  # tokens of a decode at best: every draft accepted
         decodes = np.ceil((output - 1.0) / step)
         samples += decodes * (fastest[0] + record.decode_request_ps)

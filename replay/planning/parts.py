@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from replay.specs import Metric
@@ -70,7 +72,13 @@ class CurvePoint(Part):
     """One replayed replica count. ``passed``: not saturated, every request served, every objective met."""
 
     replicas: int = Field(ge=1)
-    """Those that serve."""
+    """Those that serve, of both pools where prefill and decode are apart."""
+    prefill_replicas: int | None = None
+    """Of these; ``None`` where every replica does both."""
+    decode_replicas: int | None = None
+    splits_replayed: int | None = None
+    """How many splits of this count into prefill and decode were replayed; this is the first that passed, else the
+    best."""
     gpus: int = Field(ge=1)
     """Of these and of the replicas that may fail (``survive_failures``), as is ``usd_per_hour``."""
     load_factor: float | None
@@ -85,9 +93,27 @@ class CurvePoint(Part):
     prefix_hit_rate: float | None = None
     usd_per_hour: float | None = None
 
+    @property
+    def worst(self) -> float:
+        """The objective that is furthest from its limit, as a share of it; infinite without a sample."""
+        return max(math.inf if row.value_s is None else row.value_s / row.threshold_s for row in self.objectives)
+
+    @property
+    def distance(self) -> tuple[bool, float]:
+        """How far it is from passing. Latencies of a saturated one say nothing: its load does."""
+        load = self.load_factor
+        return self.saturated, load if self.saturated and load is not None else self.worst
+
+    @property
+    def replicas_text(self) -> str:
+        """``6 replicas``, or ``2 prefill and 4 decode replicas``."""
+        if self.prefill_replicas is not None:
+            return f"{self.prefill_replicas} prefill and {self.decode_replicas} decode replicas"
+        return f"{self.replicas} replica{'' if self.replicas == 1 else 's'}"
+
 
 class RangeEnd(Part):
-    """One end of the range of a count."""
+    """One end of the range of a count; its cost is at the answer's ratio of prefill to decode, where they are apart."""
 
     replicas: int = Field(ge=1)
     gpus: int = Field(ge=1)

@@ -26,11 +26,12 @@ from replay.planning.document import (
 )
 from replay.planning.figures import engine_info, memory_breakdown, operating, step_time_info, summarise_workload
 from replay.planning.over_time import timeline_part
+from replay.planning.pool_split import MOST_SPLITS
 from replay.planning.pools import pools_part
 from replay.planning.rank import rank
 from replay.planning.resolve import ResolvedPlan, ResolvedReplay
 from replay.planning.split_table import split_parts
-from replay.planning.wording import deployment_text, objective_text, quantity, rejected_sentence, whole_text
+from replay.planning.wording import objective_text, quantity, recommended_text, rejected_sentence, whole_text
 from replay.results import ReplayResult
 from replay.specs import PriceFilter, Transform
 from replay.workload import Workload
@@ -53,6 +54,10 @@ PLAN_METHOD = (
     "met. The count below it was replayed too and fails.",
     "Costs are whole instances of the cheapest matching offer, without tax; a month is 730 hours; cost per token "
     "divides what is paid by the tokens that the workload brings.",
+)
+POOLS_METHOD = (
+    "Replicas are those of both pools. A count passes with the first of its splits into prefill and decode that does; "
+    f"up to {MOST_SPLITS} splits of each count are replayed.",
 )
 LIMITS = (
     "Network time between client and server, other tenants and the roll-out of replicas are not included; failures and "
@@ -104,7 +109,7 @@ def build_plan_report(
     recommendations = rank(r.recommendation for r in ordered if r.recommendation is not None)
     infeasible = tuple(r.infeasible for r in ordered if r.infeasible is not None)
     spec = plan.spec
-    calibrations = _calibrations((one.gpu, one.step_time) for one in ordered if one.step_time is not None)
+    calibrations = _calibrations(used for one in ordered for used in _step_times(one))
     report = PlanReport(
         name=spec.name,
         verdict=_plan_verdict(plan, recommendations, infeasible),
@@ -118,7 +123,7 @@ def build_plan_report(
             spec.seed,
             kernel_version,
         ),
-        method=METHOD + PLAN_METHOD,
+        method=METHOD + PLAN_METHOD + (() if spec.disaggregation is None else POOLS_METHOD),
         limits=(*_limits(calibrations, cached=_prefixes_were_cached(ordered), ending="."), RANGE_LIMIT),
         warnings=_warnings(workload, ingest, calibrations) + _price_warnings(recommendations),
         objectives=tuple(objective_text(objective) for objective in spec.objectives),
@@ -204,7 +209,7 @@ def _plan_verdict(
         sentence = f"{what}; {first.gpu} at tp {first.tp}: {first.reason}."
         return Verdict(status="no_feasible_candidate", sentence=sentence)
     best = recommendations[0]
-    what = deployment_text(best.gpu, best.tp, best.replicas, best.data_parallel_size)
+    what = recommended_text(best)
     meets = "meets" if best.gpus == 1 else "meet"
     if best.usd_per_hour is None:
         return Verdict(
@@ -273,6 +278,13 @@ def _workload_info(
 ) -> WorkloadInfo:
     fields = {name: getattr(summary, name) for name in type(summary).model_fields}
     return WorkloadInfo(**fields, trace_name=trace_name, transform=transform, ingest=dict(ingest))
+
+
+def _step_times(found: CandidateResult) -> list[tuple[str, StepTimeInfo]]:
+    """GPU type and step times of a candidate, of both its pools where it has two."""
+    pools = None if found.recommendation is None else found.recommendation.pools
+    used = (found.step_time, None if pools is None else pools.decode.step_time)
+    return [(found.gpu, one) for one in used if one is not None]
 
 
 def _calibrations(used: Iterable[tuple[str, StepTimeInfo]]) -> tuple[CalibrationRef, ...]:

@@ -20,7 +20,15 @@ from replay.hardware.catalogue import Catalogue
 from replay.hardware.dtypes import kv_format, weight_format
 from replay.hardware.entries import GpuType, ModelSpec, Price
 from replay.hardware.feasibility import check_parallelism
-from replay.specs import POOLS, DeploymentSpec, PlanSpec, PriceFilter, ReplaySpec, pool_refusal
+from replay.specs import (
+    POOLS,
+    DeploymentSpec,
+    DisaggregationSpec,
+    PlanSpec,
+    PriceFilter,
+    ReplaySpec,
+    pool_refusal,
+)
 
 
 class Candidate(NamedTuple):
@@ -80,20 +88,8 @@ class ResolvedPlan(_Resolved):
         raise SpecError("plan.unknown_candidate", f"{key!r} is no GPU type of this plan")
 
     def deployment(self, candidate: Candidate) -> DeploymentSpec:
-        """The candidate with one replica, as ``resolve_deployment`` takes it."""
-        spec = self.spec
-        return DeploymentSpec(
-            model=self.model.key,
-            gpu=candidate.gpu_key,
-            tp=candidate.tp,
-            engine=spec.engine,
-            router=spec.router,
-            router_snapshot_s=spec.router_snapshot_s,
-            weight_dtype=spec.weight_dtype,
-            kv_dtype=spec.kv_dtype,
-            max_model_len=spec.max_model_len,
-            client_timeout_s=spec.client_timeout_s,
-        )
+        """The candidate with one replica, or one in each pool, as ``resolve_deployment`` takes it."""
+        return _candidate_spec(self.spec, self.model, candidate)
 
 
 class ResolvedReplay(_Resolved):
@@ -126,7 +122,7 @@ def resolve_plan(
     weight_format(spec.weight_dtype, found.weight_dtype)
     kv_format(spec.kv_dtype)
     for gpu in gpus.values():
-        resolve_engine(spec.engine, gpu, found, spec.max_model_len)
+        _try_pools(_candidate_spec(spec, found, Candidate(gpu.key, spec.tp[0])), gpu, found)
     resolved = spec.model_copy(
         update={"model": found.key, "gpus": tuple(gpus), "tp": tuple(sorted(set(spec.tp))), "price": price}
     )
@@ -158,15 +154,7 @@ def resolve_replay(
     found = model or catalogue.model(spec.deployment.model)
     weights = weight_format(spec.deployment.weight_dtype, found.weight_dtype)
     kv_format(spec.deployment.kv_dtype)
-    pools = spec.deployment.pools()
-    for name, pool in zip(POOLS, pools, strict=False):
-        try:
-            check_parallelism(found, gpu, pool.tp, weights)
-            resolve_engine(pool.engine, gpu, found, pool.max_model_len)
-        except SpecError as error:
-            if len(pools) == 1:
-                raise
-            raise pool_refusal(name, error) from error
+    _try_pools(spec.deployment, gpu, found, weights)
     deployment = spec.deployment.model_copy(update={"model": found.key, "gpu": gpu.key})
     return ResolvedReplay(
         spec=spec.model_copy(update={"deployment": deployment}),
@@ -177,6 +165,43 @@ def resolve_replay(
         catalogue_version=catalogue.version,
         calibrations=_own(calibrations, found, (gpu.key,)),
     )
+
+
+def _candidate_spec(spec: PlanSpec, model: ModelSpec, candidate: Candidate) -> DeploymentSpec:
+    apart = None
+    if spec.disaggregation is not None:
+        apart = DisaggregationSpec(prefill_replicas=1, decode_replicas=1, **spec.disaggregation.model_dump())
+    return DeploymentSpec(
+        model=model.key,
+        gpu=candidate.gpu_key,
+        tp=candidate.tp,
+        engine=spec.engine,
+        router=spec.router,
+        router_snapshot_s=spec.router_snapshot_s,
+        weight_dtype=spec.weight_dtype,
+        kv_dtype=spec.kv_dtype,
+        max_model_len=spec.max_model_len,
+        client_timeout_s=spec.client_timeout_s,
+        disaggregation=apart,
+    )
+
+
+def _try_pools(spec: DeploymentSpec, gpu: GpuType, model: ModelSpec, weights: str | None = None) -> None:
+    """Tries the knobs of the deployment, or of both its pools; and with ``weights`` their parallelism.
+
+    Raises:
+        SpecError: naming the pool where there are two.
+    """
+    pools = spec.pools()
+    for name, pool in zip(POOLS, pools, strict=False):
+        try:
+            if weights is not None:
+                check_parallelism(model, gpu, pool.tp, weights)
+            resolve_engine(pool.engine, gpu, model, pool.max_model_len)
+        except SpecError as error:
+            if len(pools) == 1:
+                raise
+            raise pool_refusal(name, error) from error
 
 
 def _own(

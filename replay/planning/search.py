@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from replay.engines import data_parallel_size
@@ -16,10 +16,12 @@ from replay.errors import SpecError
 from replay.hardware.entries import GpuType, ModelSpec
 from replay.planning.certainty import CertaintySearch
 from replay.planning.cost import Pricing, cost_of
-from replay.planning.document import CandidateResult, Evidence, Infeasible, Operating, Recommendation
+from replay.planning.document import CandidateResult, Evidence, Infeasible, Operating, PoolsInfo, Recommendation
 from replay.planning.figures import curve_point, engine_info, memory_breakdown, operating, step_time_info
 from replay.planning.idle import caches_prefixes, idle_value_s
 from replay.planning.parts import Certainty, CurvePoint
+from replay.planning.pool_split import UNKNOWN_LOADS, PoolLoads, loads_of, replay_splits
+from replay.planning.pools import pools_part
 from replay.planning.resolve import Candidate, ResolvedPlan
 from replay.planning.wording import quantity, rejected_sentence, unmet_sentence
 from replay.results import RELIEVED_BY_REPLICAS, ReplayResult
@@ -67,8 +69,8 @@ def evaluate_candidate(
     if workload.n == 0:
         raise SpecError("workload.empty", "the workload holds no request: widen the window or choose another trace")
     offers = tuple(offer for offer in plan.prices if offer.gpu == candidate.gpu_key)
-    ranks = data_parallel_size(plan.spec.engine)
-    pricing = Pricing(candidate.gpu_key, candidate.tp, plan.spec.price, offers, ranks)
+    ranks, apart = data_parallel_size(plan.spec.engine), plan.spec.disaggregation is not None
+    pricing = Pricing(candidate.gpu_key, candidate.tp, plan.spec.price, offers, ranks, apart)
     search = _Search(workload, plan, candidate, pricing, simulate, checkpoint)
     try:
         search.check_caps()
@@ -85,6 +87,17 @@ def _deployment(plan: ResolvedPlan, candidate: Candidate, resolve_deployment: Re
         raise _NoAnswer(error.code, error.detail) from error
 
 
+@dataclass(frozen=True)
+class _Replayed:
+    """One replay: its outcome, its figures where it passed, and what was replayed. The result itself holds per-request
+    arrays and is not kept."""
+
+    point: CurvePoint
+    deployment: Deployment
+    figures: Operating | None
+    pools: PoolsInfo | None
+
+
 @dataclass
 class _Search:
     workload: Workload
@@ -95,8 +108,10 @@ class _Search:
     checkpoint: Checkpoint
     deployment: Deployment | None = None
     points: dict[int, CurvePoint] = field(default_factory=dict)
-    passing: dict[int, Operating] = field(default_factory=dict)
-    """Figures of the counts that pass; the results themselves hold per-request arrays and are not kept."""
+    passing: dict[int, _Replayed] = field(default_factory=dict)
+    """The counts that pass."""
+    loads: PoolLoads = UNKNOWN_LOADS
+    """Of pools, once one replica of each was replayed."""
     cap: int = MAX_REPLICAS
     cap_code: str = "limit.replicas"
     cap_name: str = ""
@@ -108,6 +123,11 @@ class _Search:
         return self.candidate.tp * self.pricing.ranks
 
     @property
+    def least(self) -> int:
+        """Replicas that serve at least: one, or one in each pool."""
+        return 1 if self.plan.spec.disaggregation is None else 2
+
+    @property
     def spare(self) -> int:
         """Replicas that are bought beside those that serve, since so many may be down."""
         return self.plan.spec.survive_failures
@@ -115,28 +135,29 @@ class _Search:
     def check_caps(self) -> None:
         """Turns the budgets into a largest count of replicas that serve."""
         spec, tp = self.plan.spec, self.replica_gpus
-        self.cap = min(MAX_REPLICAS, self.workload.n)
+        self.cap = min(MAX_REPLICAS, max(self.least, self.workload.n))
         self.cap_name = f"one replica for each of the {self.workload.n} requests"
         if self.cap == MAX_REPLICAS:
             self.cap_name = f"the {MAX_REPLICAS} replicas that are tried at most"
-        least = "one replica" if self.spare == 0 else f"one replica and {self.spare} to spare"
+        least = "one replica" if self.least == 1 else "one prefill and one decode replica"
+        least, several = (f"{least} and {self.spare} to spare" if self.spare else least), self.spare + self.least > 1
         if spec.max_gpus is not None and spec.max_gpus // tp - self.spare < self.cap:
             self.cap, self.cap_code = spec.max_gpus // tp - self.spare, "budget.max_gpus"
             self.cap_name = f"the cap of {spec.max_gpus} GPUs"
-            if self.cap <= 0:
-                needs = f"{least} need{'' if self.spare else 's'} {tp * (1 + self.spare)} GPUs"
+            if self.cap < self.least:
+                needs = f"{least} need{'' if several else 's'} {tp * (self.least + self.spare)} GPUs"
                 raise _NoAnswer(self.cap_code, f"{needs}, over the cap of {spec.max_gpus} GPUs")
         if spec.max_usd_per_hour is None:
             return
-        single = self.pricing.usd_per_hour(1 + self.spare)
+        single = self.pricing.usd_per_hour(self.least + self.spare)
         if single is None:
             raise _NoAnswer("budget.unpriced", f"the budget cannot be checked: {self.pricing.reason()}")
         limit = f"{spec.max_usd_per_hour:g} USD per hour"
         affordable = self.pricing.most_replicas_within(spec.max_usd_per_hour, self.cap + self.spare) - self.spare
-        if affordable <= 0:
+        if affordable < self.least:
             raise _NoAnswer(
                 "budget.max_usd_per_hour",
-                f"{least} cost{'' if self.spare else 's'} {single:g} USD per hour, over the cap of {limit}",
+                f"{least} cost{'' if several else 's'} {single:g} USD per hour, over the cap of {limit}",
             )
         if affordable < self.cap:
             self.cap, self.cap_code = affordable, "budget.max_usd_per_hour"
@@ -144,7 +165,7 @@ class _Search:
 
     def answer(self) -> CandidateResult:
         """Runs the search."""
-        first = self.point(1)
+        first = self.point(self.least)
         never = {reason: count for reason, count in first.rejected.items() if reason not in RELIEVED_BY_REPLICAS}
         if never:
             raise _NoAnswer("requests.rejected", rejected_sentence(never, self.workload.n, self._resolved()))
@@ -157,26 +178,52 @@ class _Search:
         known = self.points.get(replicas)
         if known is not None:
             return known
-        deployment = self._resolved()
-        point, result = self._replay(deployment.with_replicas(replicas))
-        self.points[replicas] = point
-        if point.passed:
-            self.passing[replicas] = operating(result, self.workload, self.plan.spec.objectives)
-        return point
+        found = self._replay(self._resolved(), replicas)
+        self.points[replicas] = found.point
+        if found.point.passed:
+            self.passing[replicas] = found
+        return found.point
 
-    def _replay(self, deployment: Deployment) -> tuple[CurvePoint, ReplayResult]:
+    def _replay(self, deployment: Deployment, replicas: int) -> _Replayed:
+        """``replicas`` of a deployment; of pools the best of some splits."""
+        if deployment.decode is None:
+            return self._replay_one(deployment.with_replicas(replicas))
+        replayed: dict[int | None, _Replayed] = {}
+
+        def replay(prefill: int, decode: int) -> CurvePoint:
+            found = replayed[prefill] = self._replay_one(deployment.with_pools(prefill, decode))
+            return found.point
+
+        loads = self.loads if deployment is self.deployment else self.loads._replace(is_bound=False)
+        point = replay_splits(replicas, loads, replay, self._is_affordable)
+        return replace(replayed[point.prefill_replicas], point=point)
+
+    def _replay_one(self, deployment: Deployment) -> _Replayed:
         self.checkpoint(self.replays / (self.replays + 3.0))
         self.replays += 1
-        result = self.simulate(self.workload, deployment)
+        result, objectives = self.simulate(self.workload, deployment), self.plan.spec.objectives
+        replicas, groups = deployment.replicas + self.spare, None
+        if deployment.decode is not None:
+            groups = deployment.tensor_parallel_groups
+            if self.loads is UNKNOWN_LOADS:
+                self.loads = loads_of(result, per_replica=not caches_prefixes(self.workload, deployment))
         point = curve_point(
             result,
             requests=self.workload.n,
             replica_gpus=self.replica_gpus,
-            objectives=self.plan.spec.objectives,
-            usd_per_hour=self.pricing.usd_per_hour(deployment.replicas + self.spare),
+            objectives=objectives,
+            usd_per_hour=self.pricing.usd_per_hour(replicas, groups),
             spare=self.spare,
         )
-        return point, result
+        if not point.passed:
+            return _Replayed(point, deployment, None, None)
+        figures, pools = operating(result, self.workload, objectives), pools_part(result, deployment)
+        return _Replayed(point, deployment, figures, pools)
+
+    def _is_affordable(self, prefill: int, decode: int) -> bool:
+        limit = self.plan.spec.max_usd_per_hour
+        cost = self.pricing.usd_per_hour(prefill + decode, self.pricing.split(prefill, decode)) if limit else None
+        return limit is None or (cost is not None and cost <= limit)
 
     def _resolved(self) -> Deployment:
         if self.deployment is None:
@@ -216,7 +263,8 @@ class _Search:
     def _smallest_passing(self, first: CurvePoint) -> int:
         """The smallest passing count whose predecessor fails and whose successor, within the cap, passes too; where no
         such count is found, the smallest that passes."""
-        failing, passing = (0, 1) if first.passed else self._bracket(1, first)
+        least = self.least
+        failing, passing = (least - 1, least) if first.passed else self._bracket(least, first)
         while True:
             while passing - failing > 1:
                 middle = self._next_probe(failing, passing, first)
@@ -235,7 +283,7 @@ class _Search:
         """A failing and a passing count above ``failing``: first tried where the work fits, then growing. One count
         that fails may be a hole: neither a cap nor a stall is blamed on it alone."""
         floor, stalls = failing, 0
-        guess = max(failing + 1, _work_fits_at(first))
+        guess = max(failing + 1, self._work_fits_at(first))
         previous: CurvePoint | None = None
         while True:
             guess = min(guess, self.cap)
@@ -262,16 +310,22 @@ class _Search:
                 return max(n for n, point in self.points.items() if n < count and not point.passed), count
         raise self._out_of_reach(self.cap_code)
 
+    def _work_fits_at(self, first: CurvePoint) -> int:
+        """Replicas that hold the work by the load of the first; the fewest where nothing is offered at a rate."""
+        if self.least > 1:
+            return self.loads.fits_at()
+        return 1 if first.load_factor is None else max(1, math.ceil(first.load_factor))
+
     def _next_probe(self, failing: int, passing: int, first: CurvePoint) -> int:
         """Near the count where the work just fits the answer is often that count itself: try its predecessor first."""
-        if passing == _work_fits_at(first):
+        if passing == self._work_fits_at(first):
             return passing - 1
         return (failing + passing) // 2
 
     def _out_of_reach(self, code: str) -> _NoAnswer:
         best = self._best()
         spare = f" and {self.spare} to spare" if self.spare else ""
-        where = f"{best.replicas} replica{'' if best.replicas == 1 else 's'}{spare} ({best.gpus} GPUs)"
+        where = f"{best.replicas_text}{spare} ({best.gpus} GPUs)"
         reached = "the most within" if best.replicas == self.cap else "the best within"
         reason = f"at {where}, {reached} {self.cap_name}, {unmet_sentence(best)}"
         if code == "slo.unreachable":
@@ -280,12 +334,13 @@ class _Search:
 
     def _best(self) -> CurvePoint:
         """The replayed count that comes nearest to passing: not saturated, then by its worst objective."""
-        return min(self.points.values(), key=lambda point: (*_distance(point), point.replicas))
+        return min(self.points.values(), key=lambda point: (*point.distance, point.replicas))
 
     def _recommendation(self, replicas: int, first: CurvePoint) -> CandidateResult:
-        bought = replicas + self.spare
-        deployment, workload = self._resolved().with_replicas(bought), self.workload
-        figures = self.passing[replicas]
+        bought, passed, workload = replicas + self.spare, self.passing[replicas], self.workload
+        deployment, figures = passed.deployment, passed.figures
+        if figures is None:
+            raise RuntimeError("a count that passes keeps its figures")
         cost = cost_of(
             self.pricing,
             bought,
@@ -293,6 +348,7 @@ class _Search:
             output_tokens=int(workload.output_tokens.sum()),
             span_s=workload.span_s,
             burst=figures.offered_rps is None,
+            groups=None if deployment.decode is None else deployment.tensor_parallel_groups,
         )
         found = Recommendation(
             **{name: getattr(figures, name) for name in type(figures).model_fields},
@@ -309,6 +365,7 @@ class _Search:
             curve=self._curve(),
             evidence=self._evidence(replicas, first),
             certainty=self._certainty(replicas),
+            pools=passed.pools,
         )
         return CandidateResult(
             gpu=found.gpu,
@@ -322,7 +379,14 @@ class _Search:
     def _evidence(self, replicas: int, first: CurvePoint) -> Evidence:
         passes, fails = self.points[replicas], self.points.get(replicas - 1)
         if fails is None:
-            sentence = "One replica meets every objective."
+            who = "One replica" if self.least == 1 else "One replica of each pool"
+            sentence = f"{who} meets every objective."
+        elif fails.splits_replayed is not None:
+            sentence = (
+                f"{passes.replicas_text} meet every objective. With one replica less none of the splits that were "
+                f"replayed does ({fails.splits_replayed} of {fails.replicas - 1}); at the best, "
+                f"{fails.replicas_text}, {unmet_sentence(fails)}."
+            )
         else:
             sentence = f"{replicas} replicas meet every objective; with {fails.replicas}, {unmet_sentence(fails)}."
         if self.spare:
@@ -359,16 +423,29 @@ class _Search:
             replicas=replicas,
             cap=self.cap,
             cap_name=self.cap_name,
-            point=lambda deployment: self._replay(deployment)[0],
-            usd_per_hour=self.pricing.usd_per_hour,
+            point=lambda deployment, count: self._replay(deployment, count).point,
+            usd_per_hour=self._usd_per_hour_like(self.points[replicas]),
             spare=self.spare,
+            least=self.least,
         ).answer()
+
+    def _usd_per_hour_like(self, answer: CurvePoint) -> Callable[[int], float | None]:
+        """Dollars per hour by count, at the answer's ratio of prefill to decode where they are apart."""
+        prefill = answer.prefill_replicas
+        if prefill is None:
+            return self.pricing.usd_per_hour
+
+        def at(count: int) -> float | None:
+            share = min(count - 1, max(1, round(count * prefill / answer.replicas)))
+            return self.pricing.usd_per_hour(count, self.pricing.split(share, count - share))
+
+        return at
 
     def _lower_bound(self, first: CurvePoint) -> int:
         """Replicas below which the work exceeds capacity. Capacity grows as the replicas do, unless each has a prefix
         cache of its own: then only replayed counts say it."""
         if not caches_prefixes(self.workload, self._resolved()):
-            return _work_fits_at(first)
+            return self._work_fits_at(first)
         return 1 + max((point.replicas for point in self.points.values() if point.saturated), default=0)
 
     def _curve(self) -> tuple[CurvePoint, ...]:
@@ -400,19 +477,4 @@ def _stalled(before: CurvePoint, now: CurvePoint) -> bool:
     """Whether a larger replica count left the worst objective as it was."""
     if now.saturated or before.saturated or now.replicas < 1.5 * before.replicas:
         return False
-    return _worst(now) > _worst(before) * (1.0 - _STALLED)
-
-
-def _worst(point: CurvePoint) -> float:
-    return max(math.inf if row.value_s is None else row.value_s / row.threshold_s for row in point.objectives)
-
-
-def _distance(point: CurvePoint) -> tuple[bool, float]:
-    """How far a count is from passing. Latencies of a saturated one say nothing: its load does."""
-    load = point.load_factor
-    return point.saturated, load if point.saturated and load is not None else _worst(point)
-
-
-def _work_fits_at(first: CurvePoint) -> int:
-    """Replicas that hold the work by the load of one alone; 1 where nothing is offered at a rate."""
-    return 1 if first.load_factor is None else max(1, math.ceil(first.load_factor))
+    return now.worst > before.worst * (1.0 - _STALLED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from replay.deployment import Deployment, asks_for_length
+from replay.planning.document import Recommendation
 from replay.planning.parts import CurvePoint
 from replay.results import RELIEVED_BY_REPLICAS
 from replay.specs import Objective
@@ -55,11 +56,26 @@ def whole_text(deployment: Deployment) -> str:
     if deployment.decode is None:
         ranks = deployment.engine.data_parallel_size
         return deployment_text(deployment.gpu.key, deployment.spec.tp, deployment.replicas, ranks)
-    (prefills, prefill_tp), (decodes, decode_tp) = deployment.tensor_parallel_groups
-    return (
-        f"{deployment.gpus} x {deployment.gpu.key} ({prefills} prefill replica{'' if prefills == 1 else 's'} of tp "
-        f"{prefill_tp}, {decodes} decode replica{'' if decodes == 1 else 's'} of tp {decode_tp})"
+    return _pools_text(deployment.gpu.key, *deployment.tensor_parallel_groups)
+
+
+def recommended_text(found: Recommendation) -> str:
+    """The same of a recommendation."""
+    pools = found.pools
+    if pools is None:
+        return deployment_text(found.gpu, found.tp, found.replicas, found.data_parallel_size)
+    prefill, decode = ((pool.replicas, pool.tp) for pool in (pools.prefill, pools.decode))
+    return _pools_text(found.gpu, prefill, decode)
+
+
+def _pools_text(gpu: str, prefill: tuple[int, int], decode: tuple[int, int]) -> str:
+    """From the replicas of each pool and their tensor-parallel size."""
+    each = (
+        f"{count} {name} replica{'' if count == 1 else 's'} of tp {tp}"
+        for name, (count, tp) in (("prefill", prefill), ("decode", decode))
     )
+    gpus = sum(count * tp for count, tp in (prefill, decode))
+    return f"{gpus} x {gpu} ({', '.join(each)})"
 
 
 def objective_text(objective: Objective) -> str:

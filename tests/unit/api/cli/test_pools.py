@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from api.cli.group import cli
 from api.cli.pools import POOL_OPTIONS, disaggregation_of, pool_options
 from api.reports import render_csv, render_html
-from replay.planning.document import ReplayReport, parse_report
+from replay.planning.document import PlanReport, ReplayReport, parse_report
 
 MODEL = ("--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100-SXM")
 APART = ("--prefill-replicas", "2", "--decode-replicas", "1", "--kv-transfer-gb-per-s", "50")
@@ -88,6 +88,32 @@ def test_missing_options_are_named(trace: Path) -> None:
 def test_a_refusal_names_the_pool(trace: Path) -> None:
     output = invoke("replay", trace, *MODEL, *APART, "--decode-tp", "3", exit_code=2).output
     assert "decode replicas: tensor parallelism 3 is impossible" in output
+
+
+def test_a_plan_searches_for_the_replicas_of_both_pools(trace: Path, tmp_path: Path) -> None:
+    words = ("run", trace, *MODEL, "--tp", "1", "--slo", "ttft_p99=1s", "--kv-transfer-gb-per-s", "50")
+    report = tmp_path / "plan.json"
+    text = invoke(*words, "--report", report).output
+    assert "(1 prefill replica of tp 1, 1 decode replica of tp 1) meet ttft_p99 <= 1 s" in text
+    assert "One replica of each pool meets every objective." in text
+    assert "prefill + decode" in text
+    assert "What fills up first" in text
+    document = json.loads(report.read_text())
+    plan = parse_report(document)
+    assert isinstance(plan, PlanReport)
+    (found,) = plan.recommendations
+    assert found.pools is not None
+    assert (found.replicas, found.gpus, found.curve[0].prefill_replicas) == (2, 2, 1)
+    page = render_html(document, standalone=False)
+    assert "prefill 1 x H100-SXM + decode 1 x H100-SXM" in page
+    assert 'id="table-pools"' in page
+    assert "1 prefill + 1 decode x TP1 H100-SXM" in page
+    assert "prefill_replicas" in render_csv(document)
+
+
+def test_a_plan_of_pools_needs_the_bandwidth(trace: Path) -> None:
+    output = invoke("run", trace, *MODEL, "--first-token-from", "decode", exit_code=2).output
+    assert "prefill and decode apart also need --kv-transfer-gb-per-s, e.g. --kv-transfer-gb-per-s 50" in output
 
 
 def test_no_option_means_no_pools() -> None:
