@@ -1,7 +1,8 @@
 """Speed of the replay engine: requests and steps a second of each loop, next to the same work in the naive twin.
 
-``make bench`` prints the table. Compilation is timed apart; every figure is the best of three runs on one core, except
-where two threads are said. Loads are drawn with a fixed seed at 80 % of the deployment's capacity.
+``make bench`` prints the tables: the common loops (best of three runs on one core, except where two threads are said),
+then all others (``engine_loops``). Compilation is timed apart. Loads are drawn with a fixed seed at 80 % of the
+deployment's capacity.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
+from engine_loads import chat
+from engine_loops import LOAD, loop_rows, mooncake_rows
 from naive.vllm import Config as TwinConfig
 from naive.vllm import Engine, Request
 
@@ -27,10 +31,8 @@ from replay.hardware.catalogue import shipped_catalogue
 from replay.machine import Machine, make_machine, make_requests, run_deployment
 from replay.simulate import simulate
 from replay.specs import DeploymentSpec, EngineSpec
-from replay.workload import Workload
 
 MODEL, GPU = "meta-llama/Llama-3.1-8B-Instruct", "H100-SXM"
-PROMPT_MEAN, OUTPUT_MEAN, SIGMA, LOAD = 512, 256, 0.8, 0.8
 TWIN_REQUESTS = 300
 
 
@@ -42,17 +44,6 @@ def deployment(replicas: int = 1, router: str = "round_robin") -> Deployment:
         {"model": MODEL, "gpu": GPU, "replicas": replicas, "router": router, "engine": engine}
     )
     return resolve_deployment(spec, catalogue.model(MODEL), catalogue.gpu(GPU))
-
-
-def chat(n: int, rate_rps: float, seed: int = 1) -> Workload:
-    """``n`` Poisson requests at ``rate_rps`` with lognormal lengths, mean 512 in and 256 out."""
-    rng = np.random.default_rng(seed)
-    arrival_s = np.cumsum(rng.exponential(1 / rate_rps, n))
-    shift = SIGMA**2 / 2
-    prompt = np.clip(rng.lognormal(np.log(PROMPT_MEAN) - shift, SIGMA, n), 1, 16_384)
-    output = np.clip(rng.lognormal(np.log(OUTPUT_MEAN) - shift, SIGMA, n), 1, 8_192)
-    arrival_ps = ((arrival_s - arrival_s[0]) * 1e12).astype(np.int64)
-    return Workload(arrival_ps, prompt.astype(np.int64), output.astype(np.int64), float(arrival_s[-1] - arrival_s[0]))
 
 
 def best(run: Callable[[], EngineRun], times: int = 3) -> tuple[float, EngineRun]:
@@ -170,21 +161,36 @@ def memory_row(quick: bool) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the requests")
+    parser.add_argument("--loops", metavar="NAME", help="only the other loops whose names hold this; '' for all")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
-    rows = [*engine_rows(options.quick), memory_row(options.quick)]
+    show = (lambda text: None) if options.json else (lambda text: print(text, flush=True))
+    head = f"{'requests':>10} {'seconds':>9} {'requests/s':>12} {'steps/s':>12}"
+    common: list[dict[str, object]] = []
+    if options.loops is None:
+        show(f"{'what':46} {head}  reach")
+        common = [*engine_rows(options.quick), memory_row(options.quick)]
+        for line in common:
+            show(_text(line))
+    show(f"{'other loops':46} {head}  batch  x twin  first  reach")
+    others = []
+    for line in chain(loop_rows(options.quick, options.loops or ""), () if options.loops else mooncake_rows()):
+        others.append(line)
+        show(_text(line))
     if options.json:
-        print(json.dumps({"engine": rows}))
-        return
-    print(f"{'what':46} {'requests':>10} {'seconds':>9} {'requests/s':>12} {'steps/s':>12}  reach")
-    for line in rows:
-        if "seconds" in line:
-            print(
-                f"{line['what']:46} {line['requests']:>10,} {line['seconds']:>9.3f} "
-                f"{line['requests_per_s']:>12,} {line['steps_per_s']:>12,}  {line['reach']}"
-            )
-        else:
-            print(f"{line['what']:46} {line['requests']:>10,} {line['bytes_a_request']:>9} bytes a request")
+        print(json.dumps({"engine": common, "loops": others}))
+
+
+def _text(line: dict[str, object]) -> str:
+    if "seconds" not in line:
+        return f"{line['what']:46} {line['requests']:>10,} {line['bytes_a_request']:>9} bytes a request"
+    text = (
+        f"{line['what']:46} {line['requests']:>10,} {line['seconds']:>9.3f} "
+        f"{line['requests_per_s']:>12,} {line['steps_per_s']:>12,}  "
+    )
+    if "first_call_s" in line:
+        text += f"{line['mean_batch']:>5} {line.get('times_the_twin', '-'):>7} {line['first_call_s']:>6}  "
+    return text + str(line["reach"])
 
 
 if __name__ == "__main__":

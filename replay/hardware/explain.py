@@ -21,11 +21,13 @@ def explain(request: MemoryRequest, plan: MemoryPlan, first_tp: tuple[int, int] 
         )
     cure = _larger_tp(request, first_tp, working_tp)
     if plan.kv_gib <= 0:
-        budget = request.gpu_memory_utilization * gpu.memory_total_gib
+        needed, allowed = _before_the_cache(request, plan)
+        share = (
+            f" that utilisation {request.gpu_memory_utilization:g} allows on {gpu.key} ({gpu.memory_total_gib:.2f} GiB)"
+        )
         return (
-            f"weights {plan.weights_gib:.2f}, activations {plan.activation_gib:.2f} and overheads need "
-            f"{budget + plan.shortfall_gib:.2f} GiB of the {budget:.2f} GiB that utilisation "
-            f"{request.gpu_memory_utilization:g} allows on {gpu.key} ({gpu.memory_total_gib:.2f} GiB); {cure}"
+            f"weights {plan.weights_gib:.2f}, activations {plan.activation_gib:.2f} and overheads need {needed:.2f} GiB "
+            f"of the {allowed:.2f} GiB{f' of {gpu.key}' if allowed == gpu.memory_total_gib else share}; {cure}"
         )
     longest = plan.longest_context_tokens
     needed = plan.layout.blocks(request.max_model_len) * plan.layout.block_bytes / GIB
@@ -35,6 +37,21 @@ def explain(request: MemoryRequest, plan: MemoryPlan, first_tp: tuple[int, int] 
         f"max_model_len {request.max_model_len} is too long: one such request needs {needed:.2f} GiB of KV cache and "
         f"{plan.kv_gib:.2f} GiB is left beside {used:.2f} GiB of weights and overheads; {shorter}"
     )
+
+
+def _before_the_cache(request: MemoryRequest, plan: MemoryPlan) -> tuple[float, float]:
+    """GiB that all but the KV cache needs, and that the engine allows for it. TensorRT-LLM's and TGI's shares are of
+    what is left beside the rest, so that their shortfall is not the difference of the two."""
+    family, total = request.engine.family, request.gpu.memory_total_gib
+    needed = plan.weights_gib + plan.activation_gib + plan.non_torch_gib
+    if family == "trtllm":
+        return needed, total
+    if family == "tgi":
+        return needed, request.gpu_memory_utilization * total
+    if family == "sglang":
+        return needed, needed - plan.shortfall_gib
+    allowed = request.gpu_memory_utilization * total
+    return allowed + plan.shortfall_gib, allowed
 
 
 def _larger_tp(request: MemoryRequest, first_tp: tuple[int, int] | None, working_tp: int | None) -> str:

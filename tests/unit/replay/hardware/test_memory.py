@@ -1,5 +1,6 @@
 """Sizing one GPU: worked examples, breakdown, verdicts and their reasons."""
 
+import re
 from typing import Any
 
 import pytest
@@ -249,3 +250,16 @@ def test_other_makers_are_said_to_be_unchecked(gpu: str) -> None:
     notes = size("meta-llama/Llama-3.1-8B", gpu, "vllm-0.33").notes
     assert any(f"not checked on {vendor}" in note for note in notes)
     assert not any("not checked on" in note for note in size("meta-llama/Llama-3.1-8B", "L4", "vllm-0.33").notes)
+
+
+@pytest.mark.parametrize("engine", ["vllm-0.33", "vllm-0.11", "sglang-0.5.20", "trtllm-1.3.0", "tgi-3.3"])
+def test_what_is_said_to_be_needed_is_the_sum_of_its_parts_and_too_much(engine: str) -> None:
+    plan = size("meta-llama/Llama-3.1-70B", "H100", engine)
+    said = re.search(
+        r"weights (\S+), activations (\S+) and overheads need (\S+) GiB of the (\S+) GiB", plan.reason or ""
+    )
+    assert said is not None, plan.reason
+    weights, activations, needed, allowed = map(float, said.groups())
+    assert weights + activations < needed
+    assert allowed < needed
+    assert allowed <= plan.total_gib + 0.01
