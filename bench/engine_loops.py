@@ -30,7 +30,7 @@ from replay.workload import Workload
 LOAD = 0.8
 LLAMA, GPU = "meta-llama/Llama-3.1-8B-Instruct", "H100-SXM"
 MOONCAKE = Path(__file__).parent.parent.parent / "shared" / "traces" / "mooncake" / "conversation_trace.jsonl.gz"
-_TGI = {"max_concurrent_requests": 100_000, "max_tokens_default": 256}
+_TGI = {"max_concurrent_requests": 10_000, "max_tokens_default": 256}
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ LOOPS = (
     Loop("trtllm", "trtllm", {"max_tokens_default": 256}),
     Loop("tgi-v3", "tgi-v3", _TGI),
     Loop("tgi-v2", "tgi-v2", _TGI),
-    Loop("static batches of 64", "static", {"batch_size": 64}),
+    Loop("static batches of 64", "static", {"max_num_seqs": 64}),
     Loop("prefix cache, block ids", load=turns_as_blocks),
     Loop("prefix cache, turns of sessions", load=turns_as_texts),
     Loop("prefix cache, 16 GiB host tier", knobs={"kv_offload_gib": 16.0}, load=turns_as_blocks),

@@ -8,10 +8,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import numpy as np
 from engines import twin_config, twin_requests
 from naive.batches import Request as BatchRequest
 from naive.disaggregated import Pools as PoolsTwin
 from naive.lockstep import Group
+from naive.orca import Orca
+from naive.orca import Request as OrcaRequest
 from naive.sglang import Sglang
 from naive.speculative import Sampled
 from naive.tgi import Tgi
@@ -20,12 +23,12 @@ from naive.v0 import V0
 from naive.v0 import Request as V0Request
 from naive.vllm import Engine
 
-from replay.admission import declared_tokens
+from replay.admission import declared_tokens, judge
 from replay.deployment import Deployment
 from replay.disaggregation import make_pools
 from replay.engine_families import CAPACITY_POLICIES
 from replay.kernels.state import NEVER, Config, Requests
-from replay.machine import Machine, make_machine, make_requests
+from replay.machine import Machine, make_machine, make_requests, take_requests
 from replay.orders import ranks_of
 from replay.workload import Workload
 
@@ -74,15 +77,18 @@ def _twin(deployment: Deployment, load: Workload) -> tuple[Any, tuple[Any, ...]]
         return Group(
             twin_config(config, cost), people, config.replicas, "vllm_dp", options.graph_tokens, shared, idle
         ), ()
+    columns = tuple(column.tolist() for column in requests[:3])
     if machine.scheduler.startswith("vllm-v0"):
-        rows = zip(*(column.tolist() for column in requests[:3]), strict=True)
-        return _v0(machine, cost), ([V0Request(i, *row) for i, row in enumerate(rows)],)
+        return _v0(machine, cost), ([V0Request(i, *row) for i, row in enumerate(zip(*columns, strict=True))],)
+    columns += (requests.max_tokens.tolist(),)
+    if machine.scheduler == "orca":
+        slots, budget = config.max_num_seqs, config.max_num_batched_tokens
+        orca = Orca(slots, budget, config.num_blocks, cost, config.max_model_len)
+        return orca, ([OrcaRequest(*row) for row in zip(*columns, strict=True)],)
     batches = _batches(machine, deployment, cost)
     if batches is None:
         return None
-    columns = (requests.arrival_ps, requests.prompt_tokens, requests.output_tokens, requests.max_tokens)
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    return batches, ([BatchRequest(i, *row) for i, row in enumerate(rows)],)
+    return batches, ([BatchRequest(i, *row) for i, row in enumerate(zip(*columns, strict=True))],)
 
 
 def _requests(machine: Machine, deployment: Deployment, load: Workload) -> Requests:
@@ -92,7 +98,9 @@ def _requests(machine: Machine, deployment: Deployment, load: Workload) -> Reque
     declared = declared_tokens(load, deployment)
     if declared is not None:
         found = found._replace(max_tokens=declared)
-    return found._replace(priority=ranks_of(deployment.engine, load)) if machine.config.priority_policy else found
+    if machine.config.priority_policy:
+        found = found._replace(priority=ranks_of(deployment.engine, load))
+    return take_requests(found, np.flatnonzero(judge(load, deployment, declared) == 0))
 
 
 def _cost(machine: Machine) -> Cost:

@@ -81,7 +81,8 @@ class Faults:
         """Adds an error's faults. ``fields`` maps parts of a spec's path to the form's field names."""
         if isinstance(error, ValidationError):
             for one in plain_faults(error.errors(include_url=False, include_input=False)):
-                self.add(_form_field((one.field or "").split("."), fields), one.detail)
+                path = (one.field or "").split(".")
+                self.add(_form_field(path, fields), _named(path, fields) + one.detail)
             return
         for fault in error.errors:
             name = _form_field((fault.field or "").split("."), fields)
@@ -93,6 +94,13 @@ class Faults:
 
 def _form_field(path: list[str], fields: dict[str, str]) -> str:
     return next((fields[part] for part in reversed(path) if part in fields), "")
+
+
+def _named(path: list[str], fields: dict[str, str]) -> str:
+    """``kv_transfer_gb_per_s: `` where the fault is of one line of a field that takes several."""
+    depth = next((i for i, part in reversed(list(enumerate(path))) if part in fields), len(path))
+    rest = path[depth + 1 :]
+    return f"{rest[-1]}: " if rest and not any(part.isdecimal() for part in rest) else ""
 
 
 def number(form: Form, name: str, faults: Faults, *, whole: bool = False) -> float | int | None:

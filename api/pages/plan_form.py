@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from api.pages.forms import Faults, Form, number
 from replay.errors import SpecError
 from replay.specs import PlanSpec
-from replay.specs_transform import Transform
 
 METRICS = (("ttft", "TTFT"), ("itl", "ITL"), ("tpot", "TPOT"), ("e2e", "E2E"), ("queue", "queue time"))
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "p99.9", "attain90", "attain95", "attain99", "attain99.9")
@@ -34,6 +34,7 @@ FIELDS = {
     "prefix_from_sessions": "prefix_from_sessions",
     "cooldown_s": "cooldown_s",
     "transform": "changes",
+    "disaggregation": "pools",
     "preset": "engine",
     "overrides": "knobs",
     "router": "router",
@@ -128,7 +129,8 @@ def from_spec(spec: PlanSpec) -> Form:
         ("prefix_from_sessions", "true" if change.prefix_from_sessions else None),
     )
     pairs += [(name, value) for name, value in texts if value]
-    pairs.append(("changes", _changes_text(change)))
+    pairs.append(("changes", _lines_text(change, _TRANSFORM_FIELDS)))
+    pairs.append(("pools", "" if spec.disaggregation is None else _lines_text(spec.disaggregation)))
     pairs.append(("knobs", "\n".join(f"{key}={_text(value)}" for key, value in spec.engine.overrides.items())))
     pairs.append(("own_prices", "\n".join(f"{gpu}={usd:.12g}" for gpu, usd in spec.price.usd_per_gpu_hour.items())))
     return Form(pairs)
@@ -155,7 +157,8 @@ def to_spec(form: Form, faults: Faults) -> PlanSpec | None:
     window = {name: number(form, name, faults) for name in ("window_start_s", "window_end_s")}
     trim = {name: number(form, name, faults) or 0.0 for name in ("warmup_s", "cooldown_s")}
     sessions = {"prefix_from_sessions": form.text("prefix_from_sessions") == "true"}
-    changes = _changes(form, faults)
+    changes = _lines(form, "changes", faults, "prompt_scale=1.5", _TRANSFORM_FIELDS)
+    body["disaggregation"] = _lines(form, "pools", faults, "kv_transfer_gb_per_s=50") or None
     body["transform"] = {**changes, "growth": 1.0 if growth is None else growth, **window, **trim, **sessions}
     body |= {name: form.optional(name) for name in _TEXTS}
     body |= {name: number(form, name, faults, whole=whole) for name, whole in _NUMBERS}
@@ -217,17 +220,17 @@ def _pairs(form: Form, name: str, faults: Faults) -> dict[str, Any]:
     return out
 
 
-def _changes(form: Form, faults: Faults) -> dict[str, Any]:
-    """Fields of the transform that have no field of their own here: ``field=value`` lines, values as JSON or text."""
+def _lines(form: Form, field: str, faults: Faults, example: str, elsewhere: Sequence[str] = ()) -> dict[str, Any]:
+    """``name=value`` lines, values as JSON or text; names that the form has a field for ``elsewhere`` are refused."""
     out: dict[str, Any] = {}
-    for line in filter(None, map(str.strip, form.text("changes").splitlines())):
+    for line in filter(None, map(str.strip, form.text(field).splitlines())):
         name, equals, value = (part.strip() for part in line.partition("="))
         if not equals or not name or not value:
-            faults.add("changes", f"{line!r} is not of the form field=value, e.g. prompt_scale=1.5")
+            faults.add(field, f"{line!r} is not of the form field=value, e.g. {example}")
         elif name in out:
-            faults.add("changes", f"{name} is given twice: keep one line")
-        elif name in _TRANSFORM_FIELDS:
-            faults.add("changes", f"{name} has a field of its own in this form: give it there")
+            faults.add(field, f"{name} is given twice: keep one line")
+        elif name in elsewhere:
+            faults.add(field, f"{name} has a field of its own in this form: give it there")
         else:
             try:
                 out[name] = json.loads(value)
@@ -236,9 +239,9 @@ def _changes(form: Form, faults: Faults) -> dict[str, Any]:
     return out
 
 
-def _changes_text(transform: Transform) -> str:
-    """The lines that ``_changes`` reads, for all that is not as it is without being asked."""
-    chosen = transform.model_dump(mode="json", exclude_defaults=True, exclude=set(_TRANSFORM_FIELDS))
+def _lines_text(spec: BaseModel, elsewhere: Sequence[str] = ()) -> str:
+    """The lines that ``_lines`` reads, for all that is not as it is without being asked."""
+    chosen = spec.model_dump(mode="json", exclude_defaults=True, exclude=set(elsewhere))
     return "\n".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in chosen.items())
 
 

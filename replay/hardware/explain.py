@@ -22,12 +22,13 @@ def explain(request: MemoryRequest, plan: MemoryPlan, first_tp: tuple[int, int] 
     cure = _larger_tp(request, first_tp, working_tp)
     if plan.kv_gib <= 0:
         needed, allowed = _before_the_cache(request, plan)
-        share = (
-            f" that utilisation {request.gpu_memory_utilization:g} allows on {gpu.key} ({gpu.memory_total_gib:.2f} GiB)"
-        )
+        of = f"of {gpu.key}"
+        if allowed != gpu.memory_total_gib:
+            share = f"utilisation {request.gpu_memory_utilization:g}"
+            of = f"that {share} allows on {gpu.key} ({gpu.memory_total_gib:.2f} GiB)"
         return (
-            f"weights {plan.weights_gib:.2f}, activations {plan.activation_gib:.2f} and overheads need {needed:.2f} GiB "
-            f"of the {allowed:.2f} GiB{f' of {gpu.key}' if allowed == gpu.memory_total_gib else share}; {cure}"
+            f"weights {plan.weights_gib:.2f}, activations {plan.activation_gib:.2f} and overheads need "
+            f"{needed:.2f} GiB of the {allowed:.2f} GiB {of}; {cure}"
         )
     longest = plan.longest_context_tokens
     needed = plan.layout.blocks(request.max_model_len) * plan.layout.block_bytes / GIB
