@@ -172,7 +172,7 @@ def main() -> None:
         common = [*engine_rows(options.quick), memory_row(options.quick)]
         for line in common:
             show(_text(line))
-    show(f"{'other loops':46} {head}  batch  x twin  first  reach")
+    show(f"{'other loops, CPU seconds':46} {head}  batch  x twin  first  reach")
     others = []
     for line in chain(loop_rows(options.quick, options.loops or ""), () if options.loops else mooncake_rows()):
         others.append(line)
