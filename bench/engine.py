@@ -168,11 +168,11 @@ def main() -> None:
     head = f"{'requests':>10} {'seconds':>9} {'requests/s':>12} {'steps/s':>12}"
     common: list[dict[str, object]] = []
     if options.loops is None:
-        show(f"{'what':46} {head}  reach")
+        show(f"{'what':47} {head}  reach")
         common = [*engine_rows(options.quick), memory_row(options.quick)]
         for line in common:
             show(_text(line))
-    show(f"{'other loops, CPU seconds':46} {head}  batch  x twin  first  reach")
+    show(f"{'other loops, CPU seconds':47} {head}  batch  x twin  first  reach")
     others = []
     for line in chain(loop_rows(options.quick, options.loops or ""), () if options.loops else mooncake_rows()):
         others.append(line)
@@ -183,9 +183,9 @@ def main() -> None:
 
 def _text(line: dict[str, object]) -> str:
     if "seconds" not in line:
-        return f"{line['what']:46} {line['requests']:>10,} {line['bytes_a_request']:>9} bytes a request"
+        return f"{line['what']:47} {line['requests']:>10,} {line['bytes_a_request']:>9} bytes a request"
     text = (
-        f"{line['what']:46} {line['requests']:>10,} {line['seconds']:>9.3f} "
+        f"{line['what']:47} {line['requests']:>10,} {line['seconds']:>9.3f} "
         f"{line['requests_per_s']:>12,} {line['steps_per_s']:>12,}  "
     )
     if "first_call_s" in line:

@@ -116,6 +116,11 @@ def test_a_plan_of_pools_needs_the_bandwidth(trace: Path) -> None:
     assert "prefill and decode apart also need --kv-transfer-gb-per-s, e.g. --kv-transfer-gb-per-s 50" in output
 
 
+def test_a_fault_of_the_pools_names_its_option(trace: Path) -> None:
+    output = invoke("run", trace, *MODEL, "--kv-transfer-gb-per-s", "0", exit_code=2).output
+    assert "--kv-transfer-gb-per-s: too small; give a number above 0" in output
+
+
 def test_no_option_means_no_pools() -> None:
     nothing = dict.fromkeys(POOL_OPTIONS) | {"prefill_sets": (), "decode_sets": ()}
     assert disaggregation_of(**nothing) is None
