@@ -56,9 +56,11 @@ def measure_capacity(
 def measure_capacity_as_dealt(
     machine: Machine, requests: Requests, deployment: Deployment, checkpoint: Checkpoint, replica: Int32Array
 ) -> tuple[float, float] | None:
-    """As ``measure_capacity`` with a prefix cache, on what the replica nearest to the mean share was sent in a run of
-    all: ``replica`` of each request, negative where none served it. ``None`` where the run kept together all that
-    ``prefix_aware`` would: load never decided against it, and what was measured beforehand stands."""
+    """As ``measure_capacity`` behind ``prefix_aware``, on what the replica nearest to the mean share was sent in a run
+    of all: ``replica`` of each request, negative where none served it. ``None`` behind other routers, and where the run
+    kept together all that this one would: load never decided against it, and what was measured beforehand stands."""
+    if machine.router != "prefix_aware" or deployment.replicas == 1:
+        return None
     group = _kept_together(requests, machine.config.prefix_block_tokens)
     served = np.flatnonzero(replica >= 0)
     pairs = len(np.unique(group[served] * deployment.replicas + replica[served]))

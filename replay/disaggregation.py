@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from replay.capacity import admission_rate, at_once, measure_capacity, shuffled
+from replay.capacity import admission_rate, at_once, measure_capacity, measure_capacity_as_dealt, shuffled
 from replay.deployment import Deployment
 from replay.engine_run import EngineRun, Int32Array, Int64Array
 from replay.kernels.arrivals import prepare_arrivals
@@ -212,6 +212,16 @@ class Pools:
             links = min(self.config.replicas, self.decode.config.replicas)
             transfer_rps = links / seconds if seconds > 0 else np.inf
         return PoolCapacity(one * self.config.replicas, decode_rps, transfer_rps, prefill_s + decode_s)
+
+    def capacity_as_dealt(
+        self, before: PoolCapacity, requests: Requests, checkpoint: Checkpoint, replica: Int32Array
+    ) -> PoolCapacity:
+        """``before``, with the prefill pool on what its router dealt (``measure_capacity_as_dealt``)."""
+        prompts = requests._replace(output_tokens=np.ones_like(requests.output_tokens))
+        found = measure_capacity_as_dealt(self.prefill, prompts, self.deployment, checkpoint, replica)
+        if found is None:
+            return before
+        return replace(before, prefill=found[0] * self.config.replicas, kernel_s=before.kernel_s + found[1])
 
 
 def _pool(

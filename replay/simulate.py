@@ -109,8 +109,8 @@ def simulate(
         run: EngineRun = machine.run(requests, checkpoint, scored, session)
     else:
         run = run_deployment(machine, requests, deployment.replicas, threads, checkpoint, session, scored)
-        if judge_load and load.is_replayed and machine.router == "prefix_aware" and deployment.replicas > 1:
-            load = _as_dealt(load, machine, requests, deployment, checkpoint, run)
+    if judge_load and load.is_replayed:
+        load = _as_dealt(load, machine, requests, deployment, checkpoint, run)
     ended = endings(run.replica, deployment.engine.scheduler)
     patience_ps = machine.config.client_timeout_ps + overhead_ps
     sent_ps = workload.arrival_ps
@@ -214,7 +214,7 @@ def _load(
 
 def _as_dealt(
     load: _Load,
-    machine: Machine,
+    machine: Machine | Pools,
     requests: Requests,
     deployment: Deployment,
     checkpoint: Checkpoint,
@@ -222,11 +222,17 @@ def _as_dealt(
 ) -> _Load:
     """The same where the router's load guard kept nothing apart that belongs together; else with what the replicas
     sustain on the requests as they were dealt."""
-    found = measure_capacity_as_dealt(machine, requests, deployment, checkpoint, run.replica)
-    if found is None:
-        return load
-    per_replica, kernel_s = found
-    return replace(load, sustainable_rps=per_replica * deployment.replicas, kernel_s=load.kernel_s + kernel_s)
+    if isinstance(machine, Pools) and load.pools is not None:
+        pools = machine.capacity_as_dealt(load.pools, requests, checkpoint, run.replica)
+        kernel_s = load.kernel_s + pools.kernel_s - load.pools.kernel_s
+        return replace(load, pools=pools, sustainable_rps=pools.sustainable_rps, kernel_s=kernel_s)
+    if isinstance(machine, Machine):
+        found = measure_capacity_as_dealt(machine, requests, deployment, checkpoint, run.replica)
+        if found is not None:
+            per_replica, kernel_s = found
+            rate = per_replica * deployment.replicas
+            return replace(load, sustainable_rps=rate, kernel_s=load.kernel_s + kernel_s)
+    return load
 
 
 def _scored(workload: Workload, served: BoolArray) -> Scored:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from replay import disaggregation
 from replay import simulate as simulate_module
 from replay.deployment import resolve_deployment
 from replay.hardware.catalogue import shipped_catalogue
@@ -45,3 +46,20 @@ def test_the_load_guard_of_prefix_aware_is_part_of_its_capacity(monkeypatch: pyt
     assert throughput < result.sustainable_rps < 0.95 * kept_together.sustainable_rps
     assert abs(result.sustainable_rps - throughput) < 0.5 * abs(kept_together.sustainable_rps - throughput)
     assert np.array_equal(result.requests.last_token_ps, kept_together.requests.last_token_ps)
+
+
+def test_so_it_is_of_a_prefill_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    catalogue = shipped_catalogue()
+    apart = {"prefill_replicas": 4, "decode_replicas": 1, "kv_transfer_gb_per_s": 1e6}
+    spec = DeploymentSpec.model_validate(
+        {"model": MODEL, "gpu": GPU, "router": "prefix_aware", "disaggregation": apart}
+    )
+    found = resolve_deployment(spec, catalogue.model(MODEL), catalogue.gpu(GPU))
+    crowded = few_long_sessions(5, 400, 250.0)
+    dealt = simulate(crowded, found).pools
+    monkeypatch.setattr(disaggregation, "measure_capacity_as_dealt", lambda *_: None)
+    kept_together = simulate(crowded, found).pools
+    assert dealt is not None
+    assert kept_together is not None
+    assert dealt.prefill.sustainable_rps < 0.97 * kept_together.prefill.sustainable_rps
+    assert dealt.decode.sustainable_rps == kept_together.decode.sustainable_rps
