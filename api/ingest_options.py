@@ -12,7 +12,7 @@ from api.deps import LABEL, CurrentServices
 from models.errors import InvalidError
 from models.settings import Settings
 from replay.faults import plain_faults
-from replay.traces.options import Ids, IngestOptions, Limits, RepeatedHour, TimeUnit, parse_mapping
+from replay.traces.options import ClockRestarts, Ids, IngestOptions, Limits, RepeatedHour, TimeUnit, parse_mapping
 
 _Pair = Annotated[str, StringConstraints(max_length=400, pattern=LABEL)]
 
@@ -53,6 +53,11 @@ def upload_parameters(
     repeated_hour: Annotated[
         RepeatedHour, Query(description="Which hour a local time means that daylight saving repeats")
     ] = "refuse",
+    clock_restarts: Annotated[
+        ClockRestarts,
+        Query(description="Files were joined: each part is to follow the one before, or their times overlap"),
+    ] = "refuse",
+    keep_far_off: Annotated[bool, Query(description="The few rows far in time from all others are real")] = False,
     prompt_includes_cached: Annotated[
         bool | None, Query(description="Whether prompt tokens count cached ones, where the file does not settle it")
     ] = None,
@@ -76,6 +81,8 @@ def upload_parameters(
         "time_zone": zone,
         "year": year,
         "repeated_hour": repeated_hour,
+        "clock_restarts": clock_restarts,
+        "keep_far_off": keep_far_off,
         "prompt_includes_cached": prompt_includes_cached,
         "rows_are_requests": rows_are_requests,
         "keep_duplicates": keep_duplicates,

@@ -9,12 +9,14 @@ machines, the rates do not. "longest gap" is the longest CPU time without a look
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import resource
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +24,10 @@ import numpy as np
 from replay.traces.ingest import ingest
 from replay.traces.options import IngestOptions, TimeUnit
 
-FORMATS = {"azure CSV": 1, "own CSV": 1, "own JSONL": 2, "mooncake": 4}
-"""Format to the divisor of its number of rows: some take longer a row."""
+FORMATS = {"azure CSV": 1, "own CSV": 1, "own JSONL": 2, "mooncake": 4, "spans": 10, "access log": 10}
+"""Format to the divisor of its number of rows: some take longer a row. A row of the spans (OTLP) is a line of one."""
 CHUNK_ROWS = 200_000
+EPOCH_NS = 1_772_442_000 * 10**9
 
 
 @dataclass(frozen=True)
@@ -56,11 +59,53 @@ def lines(kind: str, n: int) -> Iterator[str]:
                 yield f"{str(start + t).replace('T', ' ')}+00:00,{p},{o}"
             elif kind == "own CSV":
                 yield f"{t / 1e6:.6f},{p},{o}"
+            elif kind == "spans":
+                yield _span(t, p, o)
+            elif kind == "access log":
+                yield _access(t, p, o)
             elif kind == "own JSONL":
                 yield f'{{"arrival_us": {t}, "prompt_tokens": {p}, "output_tokens": {o}}}'
             else:
                 ids = ", ".join(map(str, range(t % 97, t % 97 + -(-p // 512))))
                 yield f'{{"timestamp": {t // 1000}, "input_length": {p}, "output_length": {o}, "hash_ids": [{ids}]}}'
+
+
+def _span(t: int, prompt: int, output: int) -> str:
+    """One call of a model as an OTLP batch, with the attributes of the GenAI conventions."""
+    start = EPOCH_NS + t * 1000
+    said: dict[str, dict[str, str]] = {
+        "gen_ai.operation.name": {"stringValue": "chat"},
+        "gen_ai.provider.name": {"stringValue": "vllm"},
+        "gen_ai.request.model": {"stringValue": "demo"},
+        "gen_ai.usage.input_tokens": {"intValue": str(prompt)},
+        "gen_ai.usage.output_tokens": {"intValue": str(output)},
+    }
+    span = {
+        "traceId": f"{t:032x}",
+        "spanId": f"{t + 1:016x}",
+        "startTimeUnixNano": str(start),
+        "endTimeUnixNano": str(start + output * 20_000_000),
+        "status": {},
+        "attributes": [{"key": key, "value": value} for key, value in said.items()],
+    }
+    return json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]})
+
+
+def _access(t: int, prompt: int, output: int) -> str:
+    """One line of Envoy AI Gateway's access log."""
+    at = datetime.fromtimestamp(EPOCH_NS // 10**9 + t // 10**6, UTC)
+    row = {
+        "start_time": f"{at:%Y-%m-%dT%H:%M:%S}.{t // 1000 % 1000:03d}Z",
+        "duration": output * 20,
+        "response_code": 200,
+        "method": "POST",
+        "request.path": "/v1/chat/completions",
+        "gen_ai.request.model": "demo",
+        "gen_ai.usage.input_tokens": prompt,
+        "gen_ai.usage.output_tokens": output,
+        "x-request-id": f"{t:x}",
+    }
+    return json.dumps(row)
 
 
 def write(path: Path, kind: str, rows: int) -> None:

@@ -143,6 +143,19 @@ def anthropic_log(found: list[Call]) -> bytes:
     return jsonl({"timestamp": c.iso, "id": f"m{i}", "usage": anthropic(c)} for i, c in enumerate(found))
 
 
+def claude_code(found: list[Call]) -> bytes:
+    """A session a call: the question, and the answer on two lines, of which the last has the counts."""
+    rows: list[dict[str, Any]] = []
+    for i, c in enumerate(found):
+        answer = {"id": f"msg{i}", "model": "demo"}
+        common = {"sessionId": f"s{i}", "message": {}}
+        rows.append(common | {"type": "user", "timestamp": iso(c.epoch_ms)})
+        for counts in (anthropic(c) | {"output_tokens": 1}, anthropic(c)):
+            said = {"type": "assistant", "timestamp": iso(end_ms(c)), "message": answer | {"usage": counts}}
+            rows.append(common | said)
+    return jsonl(rows)
+
+
 def envoy(found: list[Call]) -> bytes:
     return jsonl(
         {
@@ -241,6 +254,7 @@ MAKERS: dict[str, Callable[[list[Call]], bytes]] = {
     "otlp-openinference": openinference,
     "openai-usage-log": usage_log,
     "anthropic-usage-log": anthropic_log,
+    "claude-code-session": claude_code,
     "envoy-ai-gateway": envoy,
     "nginx-json": nginx,
     "bedrock-invocation-log": bedrock,

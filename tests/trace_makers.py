@@ -69,6 +69,15 @@ def azure_2024(found: list[Call]) -> bytes:
     return csv("TIMESTAMP,ContextTokens,GeneratedTokens", rows)
 
 
+def azure_2023(found: list[Call]) -> bytes:
+    rows = (f"{c.iso.replace('T', ' ').rstrip('Z')},{c.prompt},{c.output}" for c in found)
+    return csv("TIMESTAMP,ContextTokens,GeneratedTokens", rows)
+
+
+def azure_lmm(found: list[Call]) -> bytes:
+    return csv("TIMESTAMP,NumImages,ContextTokens,GeneratedTokens", (f"{c.iso},1,{c.prompt},{c.output}" for c in found))
+
+
 def mooncake(found: list[Call]) -> bytes:
     return jsonl(
         {
@@ -399,7 +408,9 @@ MAKERS: dict[str, Callable[[list[Call]], bytes]] = {
     "capreplay-csv": own_csv,
     "capreplay-json": own_jsonl,
     "capreplay-parquet": own_parquet,
+    "azure-llm-2023": azure_2023,
     "azure-llm-2024": azure_2024,
+    "azure-lmm-2025": azure_lmm,
     "burstgpt-v3": burstgpt_v3,
     "mooncake": mooncake,
     "mooncake-sessions": mooncake_sessions,

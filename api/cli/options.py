@@ -168,6 +168,14 @@ format_options = options(
         help="Which hour a local time means that daylight saving repeats.",
     ),
     click.option(
+        "--clock-restarts",
+        type=click.Choice(["follow", "overlap"]),
+        help="Files were joined: each part follows the one before, or all times are of one clock.",
+    ),
+    click.option(
+        "--keep-far-off", is_flag=True, default=None, help="The few rows far in time from all others are real."
+    ),
+    click.option(
         "--prompt-includes-cached/--prompt-excludes-cached",
         default=None,
         help="Whether prompt tokens count those read from a cache, where the file does not settle it.",
@@ -322,6 +330,8 @@ def ingest_options_of(
     time_zone: str | None,
     year: int | None,
     repeated_hour: str | None,
+    clock_restarts: str | None,
+    keep_far_off: bool | None,
     prompt_includes_cached: bool | None,
     rows_are_requests: bool | None,
     keep_duplicates: bool | None,
@@ -339,6 +349,8 @@ def ingest_options_of(
         "time_zone": time_zone,
         "year": year,
         "repeated_hour": repeated_hour,
+        "clock_restarts": clock_restarts,
+        "keep_far_off": keep_far_off,
         "prompt_includes_cached": prompt_includes_cached,
         "rows_are_requests": rows_are_requests,
         "keep_duplicates": keep_duplicates,

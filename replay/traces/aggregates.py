@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import polars as pl
 
@@ -28,6 +29,18 @@ _MIN_SUM_ROWS = 5
 _LIKELY_RPS = 500
 """No published trace has a mean rate above this: where units are often mixed up, more is asked about."""
 _POSSIBLE_RPS = 5e6
+_LIKELY_PACE_US = (10, 5_000_000)
+_SOME_SHARE, _OVERLAP_SHARE = 0.01, 0.05
+_CHANCES = 10
+"""Twins are no chance where there are so many times more than among requests of one instant drawn at random."""
+_LIKELY_PROMPT_TOKENS_PER_S = 500_000
+_SHORT_S = 600
+_DAY_S = 86_400
+_RARE_S, _RARE_A_MINUTE = 30, 3
+_MANY_ROWS = 10_000
+_DAYS = 3
+_FLAT = 1.2
+"""The busiest hour of the day over the mean one: of 10,000 even requests it is 1.1 or so by chance."""
 UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
@@ -125,13 +138,12 @@ def check_plausible(ledger: Ledger, measured: Measured, moved: int, options: Ing
         )
     told_apart = measured.lengths_vary or 3 * moved >= n  # a burst of equal requests is no copy of the file
     if n >= _MIN_ROWS and 2 * measured.twins >= n and told_apart and not options.keep_duplicates:
-        raise _refused(
-            "duplicates",
-            f"{measured.twins:,} of {n:,} rows have a twin that is equal in time, lengths and labels: the file seems "
-            "to hold its rows twice",
-            "export the rows once; if they are different requests, give keep_duplicates=true",
-            "keep_duplicates",
-        )
+        raise _twice(measured, "the file seems to hold its rows twice")
+    if n >= _MIN_ROWS and measured.twins > _CHANCES * measured.chance_twins and not options.keep_duplicates:
+        if measured.twins >= _OVERLAP_SHARE * n:
+            raise _twice(measured, "two exports that overlap seem to have been joined")
+        if measured.twins >= max(_MIN_ROWS, _SOME_SHARE * n):
+            ledger.warn("twins", f"{_seen_twice(measured)}: if they were logged twice, the load is overstated")
     if measured.profile.start_utc is not None and measured.arrivals.smallest_step is None and n >= _MIN_ROWS:
         raise _refused(
             "one_instant",
@@ -140,32 +152,75 @@ def check_plausible(ledger: Ledger, measured: Measured, moved: int, options: Ing
             "arrival",
         )
     _check_rate(ledger, measured, options)
+    pace = measured.us_per_output_token
+    if n >= _MIN_ROWS and pace is not None and not _LIKELY_PACE_US[0] <= pace <= _LIKELY_PACE_US[1]:
+        ledger.warn(
+            "pace",
+            f"the source's latencies would mean {pace / 1e6:,.3g} s an output token (median): they seem to be in "
+            "another unit than their format has; do not compare with them",
+        )
+
+
+def _seen_twice(measured: Measured) -> str:
+    return f"{measured.twins:,} of {measured.requests:,} rows have a twin that is equal in time, lengths and labels"
+
+
+def _twice(measured: Measured, what: str) -> TraceError:
+    return _refused(
+        "duplicates",
+        f"{_seen_twice(measured)}: {what}",
+        "export the rows once; if they are different requests, give keep_duplicates=true",
+        "keep_duplicates",
+    )
 
 
 def _check_rate(ledger: Ledger, measured: Measured, options: IngestOptions) -> None:
-    span_s, n, read = measured.profile.span_s, measured.requests, ledger.time_unit
-    most = _LIKELY_RPS if ledger.doubtful_unit is not None else _POSSIBLE_RPS
-    if read not in UNITS_S or options.time_unit is not None or n < _MIN_ROWS or not 0 < span_s < n / most:
+    span_s, n, read = measured.profile.span_s, measured.arrivals.n, ledger.time_unit
+    if read not in UNITS_S or options.time_unit is not None or n < _MIN_ROWS or not span_s > 0:
         return
+    relative = measured.profile.start_utc is None and not measured.closed_loop and not options.rows_are_requests
+    slow = _too_slow(measured) if relative and ledger.whole_times and read != "ns" else None
+    prompts = (measured.profile.prompt_tokens.mean or 0) * n / span_s
+    most = _LIKELY_RPS if ledger.doubtful_unit is not None else _POSSIBLE_RPS
+    flood = ledger.doubtful_unit is not None and span_s < _SHORT_S and prompts > _LIKELY_PROMPT_TOKENS_PER_S
+    if slow is None and not flood and span_s >= n / most:
+        return
+    what = slow or f"{n / span_s:,.0f} requests/s with {prompts:,.0f} prompt tokens/s, more than is likely"
     errors = []
     for unit in UNITS_S:
         factor = UNITS_S[unit] / UNITS_S[read]
-        if factor >= 1:
+        if factor == 1 or (factor < 1) == (slow is not None):
             rate, cure = n / span_s / factor, f"time_unit={unit}"
             detail = (
                 f"read as {unit}, the file spans {span_s * factor:,.6g} s, {rate:,.4g} requests/s: then give {cure}"
             )
             errors.append(
-                FieldError(
-                    detail, field="time_unit", column=ledger.doubtful_unit, rule="ambiguous_time_unit", cure=cure
-                )
+                FieldError(detail, field="time_unit", column=ledger.time_column, rule="ambiguous_time_unit", cure=cure)
             )
     raise TraceError(
         "trace.ambiguous_unit",
-        f"times read in {read} give {n / span_s:,.0f} requests/s, more than is likely: they may be in another unit. "
-        "Say which by the parameter time_unit",
+        f"times read in {read} give {what}: they may be in another unit. Say which by the parameter time_unit",
         errors,
     )
+
+
+def _too_slow(measured: Measured) -> str | None:
+    """Why whole relative times may be in a finer unit than they were read in; ``None`` where nothing tells.
+
+    Nobody plans a cluster for a request every half a minute, and real traffic of some days follows the day.
+    """
+    span_s, n, minutes = measured.profile.span_s, measured.arrivals.n, measured.arrivals.bins["1min"]
+    if span_s >= _RARE_S * (n - 1) and n <= _RARE_A_MINUTE * len(minutes):
+        return f"one request every {span_s / (n - 1):,.0f} s, for {span_s / _DAY_S:,.2g} days"
+    if n < _MANY_ROWS or span_s < _DAYS * _DAY_S or span_s < 1000 * n / _LIKELY_RPS:
+        return None  # too short, or more in a unit a thousand times finer than is likely
+    hours = Counter[int]()
+    for minute, count in minutes.items():
+        if minute < span_s // _DAY_S * _DAY_S // 60:  # whole days, so that all hours are seen alike
+            hours[minute // 60 % 24] += count
+    if max(hours.values()) > _FLAT * hours.total() / 24:
+        return None
+    return f"{span_s / _DAY_S:,.1f} days whose hours are all alike, which real traffic's are not"
 
 
 def _refused(code: str, what: str, cure: str, field: str) -> TraceError:

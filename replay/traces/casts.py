@@ -24,8 +24,9 @@ _STATUS_WORDS = {
 STATUS_OF = {word: status for status, words in _STATUS_WORDS.items() for word in words}
 
 _DECIMAL = pl.Decimal(38, 9)
-_DOTTED_THOUSANDS = r"^\d{1,3}(?:\.\d{3})+$"
-"""``1.000``: a thousand in half of the world, one in the other. It is not read as either."""
+_THOUSANDS = r"^[+-]?\d{1,3}(?:[.,'\x{2019}_ \x{a0}\x{2009}\x{202f}]\d{3})+(?:[.,]0+)?$"
+"""``1.000``: a thousand in half of the world, one in the other. It is not read as either, nor is ``1,000``."""
+_ROUNDED = r"^[+-]?\d\.(\d+)[eE]\+?(\d{1,2})$"
 
 
 def clean_text(series: pl.Series) -> pl.Series:
@@ -79,13 +80,18 @@ def _odd_tokens(series: pl.Series, values: pl.Series, limits: Limits) -> Cast:
     """The slow way, for a batch where some cell is no plain integer."""
     text = clean_text(series)
     number = text.cast(pl.Float64, strict=False)
-    number = number.set(text.str.contains(_DOTTED_THOUSANDS).fill_null(value=False), None)
+    grouped = text.str.contains(_THOUSANDS).fill_null(value=False)
+    number = number.set(grouped, None)
+    parts = text.str.extract_groups(_ROUNDED).struct.unnest()
+    rounded = parts["1"].str.len_chars() < parts["2"].cast(pl.UInt32, strict=False)
     whole = number.is_finite() & (number == number.round())
     in_range = number.is_between(0, limits.max_tokens_per_request)
     fitting = number.set(~(whole & in_range).fill_null(value=False), None)
     values = values.zip_with(values.is_not_null(), fitting.cast(pl.Int64, strict=False))
     rules = _rules(
         len(series),
+        (grouped, "grouped_digits"),
+        (rounded, "rounded"),
         (text.is_not_null() & (number.is_null() | ~number.is_finite()), "not_a_number"),
         (number < 0, "negative"),
         (number > limits.max_tokens_per_request, "tokens_above_limit"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import polars as pl
 
@@ -31,11 +32,15 @@ CURES = {
     "not_a_time": "write a number, or YYYY-MM-DD HH:MM:SS with optional fraction and zone",
     "time_out_of_range": "times must lie between 2000 and 2100, or be a number of units from 0 up; check the unit",
     "other_time_unit": "write all times in one unit",
+    "far_off": "correct the time, which lies far from all others; if it is real, give keep_far_off=true",
     "time_does_not_exist": "this local time was skipped by daylight saving; write times with their offset",
+    "grouped_digits": "write whole numbers without separators: 1200",
+    "rounded": "write all digits: 1.55e+03 may be any number from 1,545 to 1,555",
     "not_a_number": "write a whole number of tokens, or leave the cell empty where it is unknown",
     "not_an_integer": "tokens are whole numbers",
     "negative": "tokens cannot be negative",
-    "tokens_above_limit": "check the column; a real request can be let through by limits.max_tokens_per_request",
+    "tokens_above_limit": "check the column; limits.max_tokens_per_request, or for outputs "
+    "limits.max_output_tokens_per_request, lets a real request through",
     "cached_above_prompt": "prompt tokens must include the cached ones; add them up before the upload",
     "reasoning_above_output": "output tokens must include the reasoning ones; add them up before the upload",
     "text_too_long": "shorten the text or leave the column out of the mapping",
@@ -56,6 +61,12 @@ class Ledger:
 
     options: IngestOptions
     rows_read: int = 0
+    bounds_ns: tuple[int, int] | None = None
+    """Arrivals outside are far off all others, as a first reading of the file has shown."""
+    survey: dict[str, Any] = field(default_factory=dict)
+    """What a format has learned from a first reading of the file, by its own names."""
+    again: bool = False
+    """Whether the format wants the file read again, with ``survey`` known."""
     blank: int = 0
     by_rule: Counter[str] = field(default_factory=Counter)
     first: list[Rejection] = field(default_factory=list)
@@ -73,6 +84,10 @@ class Ledger:
     """Requests whose id an earlier one had, at another time."""
     arrivals_only: str | None = None
     """Why a file without any lengths is read all the same: its arrivals are sure."""
+    time_column: str | None = None
+    """What the file calls its numeric times."""
+    whole_times: bool = False
+    """Whether the numeric times of the first batch are whole numbers of their unit."""
     time_unit: str = ""
     time_zone: str | None = None
 
@@ -158,6 +173,16 @@ class Ledger:
                 "trace.no_rows",
                 f"the file holds no requests, only {others}" if others else "the file holds no rows, at most a header",
                 [FieldError(cure, field="file", rule="no_rows", cure=cure)],
+            )
+        grouped = self.by_rule["grouped_digits"]
+        if grouped:
+            cure = CURES["grouped_digits"]
+            raise TraceError(
+                "trace.grouped_digits",
+                f"{grouped:,} of {self.rows_read:,} rows have token counts with separators of thousands: without those "
+                f"rows the largest requests would be missing; {cure}",
+                [error for error in errors if error.rule == "grouped_digits"]
+                or [FieldError(cure, field="prompt_tokens", rule="grouped_digits", cure=cure)],
             )
         share = self.rows_rejected / self.rows_read
         if self.rows_rejected == self.rows_read or share > self.options.max_rejected_share:

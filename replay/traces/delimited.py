@@ -237,7 +237,7 @@ def open_delimited(source: Source) -> DelimitedTable:
     kind = "tsv" if separator == "\t" else "csv"
     sample = Sample(kind, tuple(header), ())
     table = DelimitedTable(source, separator, tuple(header), header_line, sample)
-    splitter = _Splitter(table, header)
+    splitter = _Splitter(table, list(dict.fromkeys(header)))
     rows: list[dict[str, str]] = []
     first = lines.Lines(("\n".join(head[: _SAMPLE_ROWS + header_line - start]) + "\n").encode(), start)
     for batch in splitter.feed(first):

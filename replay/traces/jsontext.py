@@ -360,6 +360,12 @@ def _array_records(source: Source) -> Iterator[Records]:
 
 
 _DUPLICATE = object()
+_ODD_MARKS = {
+    "]": "a comma before the closing bracket",
+    ",": "a comma between lines, which JSON lines do not have",
+    "/": "a comment, which JSON does not have",
+    "#": "a comment, which JSON does not have",
+}
 
 
 class _ArrayText:
@@ -431,7 +437,10 @@ class _ArrayText:
                 if size > limit:
                     raise self.broken(self.line, f"an element that is malformed or over {limit:,} bytes") from error
                 if not _may_go_on(error, self.text) or not self.more():
-                    raise self.broken(self.line, "the element is malformed or the file ends in it") from error
+                    mark = self.text[self.at : self.at + 1]
+                    raise self.broken(
+                        self.line, _ODD_MARKS.get(mark, "the element is malformed or the file ends in it")
+                    ) from error
                 while len(self.text) < 2 * size and self.more():
                     pass  # a long element is tried a few times only
                 continue

@@ -52,6 +52,7 @@ def batches(source: Source) -> Iterator[Lines]:
         yield batch
     if start:
         rest = rest.removeprefix(_BOM)
+    source.open_ended = bool(rest) and not rest.endswith(b"\n")
     if rest:
         yield _checked(rest if rest.endswith(b"\n") else rest + b"\n", first, source)
 

@@ -20,6 +20,9 @@ Ids = Literal["keep", "hash"]
 RepeatedHour = Literal["refuse", "first", "second", "order"]
 """What a local time means that daylight saving repeats."""
 
+ClockRestarts = Literal["refuse", "follow", "overlap"]
+"""How the parts of a file belong together whose clock starts again in the middle."""
+
 MappedField = Literal[
     "arrival",
     "prompt_tokens",
@@ -50,6 +53,8 @@ class Limits(Spec):
     """One JSON object that goes over several lines, such as a whole report."""
     max_columns: int = Field(default=500, ge=1, le=10_000)
     max_tokens_per_request: int = Field(default=16_777_216, ge=1, le=2**40)
+    max_output_tokens_per_request: int = Field(default=1_048_576, ge=1, le=2**40)
+    """Of output and reasoning tokens: more are likelier a wrong column, or a mark for "unknown" such as 9,999,999."""
     max_text_length: int = Field(default=1_000, ge=1, le=1_000_000)
     """Characters of a model, tenant, session, priority or status."""
     max_blocks_per_request: int = Field(default=1_048_576, ge=1)
@@ -71,6 +76,10 @@ class IngestOptions(Spec):
     repeated_hour: RepeatedHour = "refuse"
     """Local times in the hour that daylight saving repeats: the ``first`` or the ``second`` of the two, or by the
     file's ``order`` (the second from the row on where the clock goes back)."""
+    clock_restarts: ClockRestarts = "refuse"
+    """Files were joined: each part is to ``follow`` the one before, or their times ``overlap`` as they stand."""
+    keep_far_off: bool = False
+    """Said by the user: the few rows that lie far in time from all others are real."""
     prompt_includes_cached: bool | None = None
     """Whether the column of prompt tokens counts those read from a cache, where names and numbers do not settle it."""
     rows_are_requests: bool = False

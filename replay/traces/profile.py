@@ -16,6 +16,7 @@ from replay.traces import canonical
 from replay.traces.canonical import Meta
 from replay.traces.prefix import PrefixReuse
 from replay.traces.report import HeatCell, LengthCell, LengthProfile, Series, SeriesBin, TenantShare, TraceProfile
+from replay.traces.retries import Retries
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -70,6 +71,11 @@ class Tally:
         above = int(values[np.searchsorted(ends, min(low + 1, last), side="right")])
         return below + (above - below) * (rank - low)
 
+    def alike(self) -> float:
+        """The chance that two draws are equal; 1 where there is nothing to draw from."""
+        counts = self.counts
+        return float(np.square(counts / counts.sum()).sum()) if len(counts) else 1.0
+
     def profile(self) -> LengthProfile:
         """The distribution as a document."""
         values, counts = self.values, self.counts
@@ -101,6 +107,8 @@ class Arrivals:
     gap_squares: float = 0.0
     largest_gap: int = 0
     largest_gap_at: int = 0
+    top_gaps: list[tuple[int, int]] = field(default_factory=list)
+    """The longest gaps: length and start."""
     smallest_step: int | None = None
     ties: int = 0
     bins: dict[str, dict[int, int]] = field(default_factory=lambda: {"1s": {}, "1min": {}})
@@ -119,6 +127,9 @@ class Arrivals:
             top = int(gaps.argmax())
             if int(gaps[top]) > self.largest_gap:
                 self.largest_gap, self.largest_gap_at = int(gaps[top]), int(joined[top])
+            long = np.argpartition(gaps, -TOP)[-TOP:] if len(gaps) > TOP else np.arange(len(gaps))
+            self.top_gaps += zip(gaps[long].tolist(), joined[long].tolist(), strict=True)
+            self.top_gaps = sorted(self.top_gaps, reverse=True)[:TOP]
             self.ties += int(np.count_nonzero(gaps == 0))
             steps = gaps[gaps > 0]
             if len(steps):
@@ -191,6 +202,11 @@ class Measured:
     """Closed-loop requests that also lack a time of their own."""
     twins: int
     """Requests that are equal in time, lengths and labels to one or two others."""
+    retries: Retries
+    us_per_output_token: float | None
+    """Median of what the old system took for a whole request, over its output tokens."""
+    chance_twins: float
+    """How many there would be if requests of one instant had lengths drawn at random."""
     lengths_vary: bool
     statuses: dict[str, int]
 
@@ -207,6 +223,7 @@ def measure(path: Path, meta: Meta, span_ns: int, tick: Callable[[], None]) -> M
     series = np.zeros((3, SERIES_BINS), dtype=np.int64)
     joint = np.zeros((64, 64), dtype=np.int64)
     prefix = PrefixReuse(meta) if meta.block_size_tokens is not None else None
+    retries, pace = Retries(), Tally()
     requests = closed = timeless = twins = 0
     for frame in canonical.slices(path):
         tick()
@@ -217,6 +234,10 @@ def measure(path: Path, meta: Meta, span_ns: int, tick: Callable[[], None]) -> M
         times = open_loop["arrival_ns"].to_numpy()
         ties = arrivals.ties
         arrivals.add(times)
+        retries.add(frame)
+        took = frame.filter(pl.col("source_e2e_ns") > 0, pl.col("output_tokens") > 0)
+        if took.height:
+            pace.add((took["source_e2e_ns"] // took["output_tokens"] // 1000).to_numpy())
         twins += _twins(open_loop) if arrivals.ties > ties else 0
         for name, tally in (*tallies.items(), *sources.items()):
             if frame[name].null_count() < frame.height:
@@ -275,6 +296,9 @@ def measure(path: Path, meta: Meta, span_ns: int, tick: Callable[[], None]) -> M
         closed_loop=closed,
         timeless=timeless,
         twins=twins,
+        retries=retries,
+        us_per_output_token=pace.percentile(50.0) if len(pace.values) else None,
+        chance_twins=2 * arrivals.ties * tallies["prompt_tokens"].alike() * tallies["output_tokens"].alike(),
         lengths_vary=lengths["prompt_tokens"].min != lengths["prompt_tokens"].max,
         statuses=dict(sorted(labels["status"].items())),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -22,6 +22,18 @@ class Rejection(Document):
     cure: str
     value: str | None = None
     """The beginning of what the file has there, where the row could be taken apart."""
+
+
+class Gap(Document):
+    """A long time without arrivals, and what it is taken for."""
+
+    start_s: float
+    """Of the last request before it, from the earliest one."""
+    length_s: float
+    kind: Literal["outage", "idle", "unclear"]
+    expected_requests: float
+    """Requests that the lower of the rates just before and after makes likely within it."""
+    evidence: str
 
 
 class CleaningReport(Document):
@@ -45,6 +57,10 @@ class CleaningReport(Document):
     largest_gap_s: float
     largest_gap_after_s: float
     """When the largest gap begins, from the earliest request."""
+    gaps: list[Gap] = Field(default_factory=list)
+    """Gaps that stand out against the traffic around them, in the order of time."""
+    mean_rps_without_outages: float | None = None
+    """Mean rate over the time that no gap of the kind ``outage`` takes; ``None`` where there is none."""
     share_missing_prompt_tokens: float
     share_missing_output_tokens: float
     zero_prompt_tokens: int
@@ -56,6 +72,10 @@ class CleaningReport(Document):
     """Requests that share their arrival with the one before."""
     closed_loop_requests: int
     """Requests that start when another has ended; they may have a time of their own, which the old system gave them."""
+    retries_by_id: int = 0
+    """Requests whose id an earlier one had, at another time."""
+    retries_after_failure: int = 0
+    """Requests whose session sent a prompt of the same length within the ten minutes before, which failed."""
     status_counts: dict[str, int]
     warnings: list[str]
 

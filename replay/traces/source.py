@@ -31,6 +31,11 @@ _REFUSED_MAGIC = {
     b"\x80\x04\x95": "a Python pickle",
     b"SQLite format 3\x00": "an SQLite database",
     b"%PDF": "a PDF",
+    b"<!DOCTYPE": "a web page, perhaps an error page in place of the file",
+    b"<!doctype": "a web page, perhaps an error page in place of the file",
+    b"<html": "a web page, perhaps an error page in place of the file",
+    b"<?xml": "XML",
+    b"version https://": "a pointer of Git LFS in place of the file (git lfs pull gets it)",
     b"ARROW1": "an Arrow IPC file",
     b"Obj\x01": "an Avro file",
     b"\xd0\xcf\x11\xe0": "an old Excel workbook",
@@ -54,6 +59,8 @@ class Source:
     path: Path
     limits: Limits
     progress: Progress = no_progress
+    open_ended: bool = False
+    """Whether the text, once read to its end, had no line break there."""
 
     def __post_init__(self) -> None:
         self.size = self.path.stat().st_size

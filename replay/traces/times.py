@@ -9,9 +9,10 @@ from typing import cast
 import polars as pl
 
 from replay.errors import FieldError, TraceError
-from replay.traces.casts import Cast, clean_text, decimal, scaled
+from replay.traces.casts import Cast, clean_text, decimal, has_fractions, scaled
 from replay.traces.cleaning import Ledger
 from replay.traces.options import TIME_UNITS, IngestOptions, TimeUnit
+from replay.traces.timedoubts import check_days, check_digits
 
 UNIT_NS: dict[str, int] = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 EPOCH_2000_NS = 946_684_800 * 10**9
@@ -28,6 +29,10 @@ _BACK_NS = 30 * 60 * 10**9
 """A clock that goes back by more than this, in the hour that is repeated, has come to the second of the two."""
 _ISO = r"^\s*(?:\d{4}[-/]\d{2}[-/]\d{2}[T ]|\d{2}/[A-Z][a-z]{2}/\d{4}[: ])"
 _ACCESS_LOG = r"^\s*\d{2}/[A-Z][a-z]{2}/\d{4}[: ]"
+_REGION = r"\[[A-Za-z0-9_+/-]+\]\s*$"
+"""Java's name of the zone behind the offset, which says it already."""
+_HALF_DAY = r"(?i)\d\s*[ap]m\b"
+_DAY_MONTH = re.compile(r"\s*\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}\b")
 _ZONED = r"(?i)(?:z|utc|[+-]\d{2}(?::?\d{2})?)\s*$"
 _DECIMAL_COMMA = re.compile(r"\d+,\d+")
 _UNIFORM = re.compile(r"^\d{4}-\d{2}-\d{2}([T ])\d{2}:\d{2}:\d{2}\.(\d{1,9})(Z|\+00:?00|)$")
@@ -72,6 +77,15 @@ class TimeParser:
 
     def parse(self, series: pl.Series) -> Cast:
         """Nanoseconds (since 1970 for calendar and epoch times, else from the source's zero) and broken rules."""
+        values, rules = self._parsed(series)
+        if self.ledger.bounds_ns is None:
+            return values, rules
+        low, high = self.ledger.bounds_ns
+        far = ((values < low) | (values > high)).fill_null(value=False)
+        rules = pl.Series("rule", [None], dtype=pl.String).new_from_index(0, len(values)) if rules is None else rules
+        return values, rules.set(far & rules.is_null(), "far_off")
+
+    def _parsed(self, series: pl.Series) -> Cast:
         if isinstance(series.dtype, pl.Datetime):
             return self._typed(series)
         if isinstance(series.dtype, (pl.String, pl.Null)):
@@ -94,6 +108,10 @@ class TimeParser:
         if numbers.count() * 2 <= series.count():
             raise self._unreadable(series)
         self.kind = "number"
+        self.ledger.time_column = self.column
+        self.ledger.whole_times = not has_fractions(numbers)
+        if self.options.time_unit is None:
+            check_days(self.column, numbers)
         if self.options.time_unit is not None:
             self.unit, why = self.options.time_unit, "as asked (time_unit)"
         elif self.unit is not None:
@@ -106,6 +124,8 @@ class TimeParser:
         else:
             self.unit = self._by_magnitude(numbers)
             why = "by magnitude: every time lies between 2001 and 2100 in this unit only"
+        if isinstance(series.dtype, pl.String):
+            check_digits(self.column, series, UNIT_NS[self.unit])
         self.epoch = 2 * int(self._in_band(numbers, self.unit).sum()) > numbers.count()
         if self.epoch_only and not self.epoch:
             raise self._ambiguous(
@@ -165,6 +185,8 @@ class TimeParser:
         cure = "write numbers, or YYYY-MM-DD HH:MM:SS with optional fraction and zone; or map another column to arrival"
         if any(_DECIMAL_COMMA.fullmatch(value.strip()) for value in first):
             cure = "write the fraction of a number with a point, not a comma: 12.5"
+        elif any(_DAY_MONTH.match(value) for value in first):
+            cure = "write dates as YYYY-MM-DD: in 05/06/2026 it is not known which is the day and which the month"
         return TraceError(
             "trace.time_unreadable",
             f"column {self.column!r} does not hold times that can be read: {seen}",
@@ -260,6 +282,8 @@ class TimeParser:
         if (quick := self._uniform(text)) is not None:
             return quick
         text = clean_text(text)
+        if bool(text.str.contains(_REGION).any()):
+            text = text.str.replace(_REGION, "")
         zoned = text.str.contains(_ZONED)
         if self.zoned is not None and not bool(text.str.contains(_ISO).any()):
             return self._to_ns(_to_datetime(text, zoned=self.zoned), text)  # no time at all says nothing about zones
@@ -391,6 +415,13 @@ def _access_log(text: pl.Series, tail: str) -> pl.Series:
     return plain.str.to_datetime(f"%d/%b/%Y %H:%M:%S%.f{tail}", time_unit="ns", strict=False)
 
 
+def _half_days(text: pl.Series, tail: str) -> pl.Series:
+    """``2026-03-02 09:05:07.25 PM``; cells without AM or PM are null, as they may mean either half of the day."""
+    plain = text.str.replace("T", " ").str.replace(r"(?i)\s*([ap]m)\s*", " $1")
+    parsed = plain.str.to_datetime(f"%Y-%m-%d %I:%M:%S%.f %p{tail}", time_unit="ns", strict=False)
+    return parsed.fill_null(plain.str.to_datetime(f"%Y-%m-%d %I:%M %p{tail}", time_unit="ns", strict=False))
+
+
 def _to_datetime(text: pl.Series, *, zoned: bool) -> pl.Series:
     """ISO-like text to datetimes (UTC where zoned); null where a cell does not fit. Separator ``T`` or blank."""
     tail = "%#z" if zoned else ""
@@ -398,6 +429,8 @@ def _to_datetime(text: pl.Series, *, zoned: bool) -> pl.Series:
         return _access_log(text, tail)
     if bool(text.str.contains(r"^\d{4}/|\d,\d").any()):  # 2024/05/06, and the comma of Python's logging
         text = text.str.replace(r"^(\d{4})/(\d{2})/", "$1-$2-").str.replace(r"(:\d{2}),(\d)", "$1.$2")
+    if bool(text.str.contains(_HALF_DAY).any()):
+        return _half_days(text, tail)
     first = next((value for value in text.head(50) if value is not None), "")
     marks = ("T", " ") if "T" in first[:11] else (" ", "T")
     parsed = text.str.to_datetime(f"%Y-%m-%d{marks[0]}%H:%M:%S%.f{tail}", time_unit="ns", strict=False)

@@ -44,6 +44,8 @@ class TokenShape:
     cached_inside: bool | None = None
     reasoning_inside: bool | None = None
     prompt_column: str | None = None
+    checks_total: bool = False
+    """Whether totals that are not prompt plus output are refused."""
 
     def __post_init__(self) -> None:
         if self.options.prompt_includes_cached is not None:
@@ -68,6 +70,28 @@ class TokenShape:
         reasoning = made.get("reasoning_tokens")
         if output is not None and reasoning is not None:
             self._reasoning(made, output, reasoning, total)
+        if self.checks_total and total is not None and prompt is not None and output is not None:
+            self._total(made["prompt_tokens"], made["output_tokens"], total)
+
+    def _total(self, prompt: pl.Series, output: pl.Series, total: pl.Series) -> None:
+        """Tokens that are in the total only are cached or reasoning ones that no column brought in."""
+        known = (prompt > 0) & (output > 0) & (total > 0)
+        more = int((known & (total > prompt + output)).sum())
+        if 2 * more > int(known.sum()):
+            cure = (
+                "map cached_tokens, cache_write_tokens or reasoning_tokens to the columns that hold the rest; if the "
+                f"total counts something else, rename {self.total!r}"
+            )
+            raise TraceError(
+                "trace.contradicting_total",
+                f"in {more:,} of the first {int(known.sum()):,} rows {self.total!r} is more than prompt and output: "
+                f"{cure}",
+                [FieldError(cure, field="mapping", column=self.total, rule="contradicting_total", cure=cure)],
+            )
+        if bool((known & (total != prompt + output)).any()):
+            self.ledger.warn(
+                "total", f"in some rows {self.total!r} is not the sum of prompt and output; it was not used"
+            )
 
     def _cached(
         self,

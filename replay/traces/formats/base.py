@@ -11,6 +11,7 @@ import polars as pl
 from replay.errors import FieldError, TraceError
 from replay.traces import casts
 from replay.traces.cleaning import Ledger
+from replay.traces.headers import check_headers, check_twins
 from replay.traces.options import IngestOptions, MappedField, TimeUnit
 from replay.traces.rows import LINE, Batch, Sample, Table
 from replay.traces.times import UNIT_NS, TimeParser
@@ -100,6 +101,8 @@ class TableFormat:
     """Arrivals are epoch times; others are asked about."""
     cached_inside: bool | None = True
     """Whether the prompt count includes cached tokens; ``None``: names, numbers or the user must say."""
+    checks_total: bool = False
+    """A column of total tokens must be prompt plus output."""
     extra: tuple[str, ...] = ()
     blocks: int | None = None
     """Default block size; ``None``: no block ids, or no default."""
@@ -133,6 +136,7 @@ class TableFormat:
         present = {name: column for name, column in self.columns.items() if table.sample.may_have(column)}
         seen = {name: column for name, column in present.items() if column in table.sample.columns}
         ledger.assumed["columns"] = ", ".join(f"{name}={column}" for name, column in seen.items())
+        check_twins(table.sample, seen.values())
         ignored = [name for name in table.sample.columns if name not in {*present.values(), *self.extra}]
         if ignored:
             ledger.assumed["ignored_columns"] = ", ".join(ignored[:50])
@@ -143,9 +147,16 @@ class TableFormat:
         total = total_column(table.sample.columns, present.get("prompt_tokens"))
         cached = present.get("cached_tokens") or present.get("cache_write_tokens")
         shape = TokenShape(
-            options, ledger, cached, total, self.cached_inside, prompt_column=present.get("prompt_tokens")
+            options,
+            ledger,
+            cached,
+            total,
+            self.cached_inside,
+            prompt_column=present.get("prompt_tokens"),
+            checks_total=self.checks_total,
         )
-        totals = [total] if total is not None and (cached or "reasoning_tokens" in present) else []
+        wants_total = self.checks_total or cached or "reasoning_tokens" in present
+        totals = [total] if total is not None and wants_total else []
         for batch in table.batches([*present.values(), *totals, *self.extra]):
             yield self._keep(batch, present, times, shape, reading)
 
@@ -156,6 +167,8 @@ class TableFormat:
         if self.hook is not None:
             frame = self.hook(frame, batch, reading)
         rejected = frame.filter(pl.col("rule").is_not_null())
+        if rejected.height:
+            check_headers(batch.frame, rejected["source_line"])
         reading.ledger.account(batch, rejected.select(pl.col("source_line").alias(LINE), "rule", "column"))
         kept = frame.filter(pl.col("rule").is_null()) if rejected.height else frame
         return zero_lengths(kept.drop("rule", "column"), reading.ledger, failed=self.zero_output_is_failure)
@@ -186,9 +199,12 @@ def cast_batch(
         if rules is not None and arrival_optional:
             rules = rules.set((rules == "missing_arrival").fill_null(value=False), None)
         book("arrival_ns", values, rules, column)
+    most = min(options.limits.max_tokens_per_request, options.limits.max_output_tokens_per_request)
+    outputs = options.limits.model_copy(update={"max_tokens_per_request": most})
     for name in TOKEN_FIELDS:
         if name in present and present[name] in raw.columns:
-            book(name, *casts.tokens(raw[present[name]], options.limits), present[name])
+            limits = outputs if name in ("output_tokens", "reasoning_tokens") else options.limits
+            book(name, *casts.tokens(raw[present[name]], limits), present[name])
     shape.apply(made, raw)
     for name in TEXT_FIELDS:
         if name in present and present[name] in raw.columns:

@@ -10,11 +10,12 @@ import polars as pl
 
 from replay.errors import FieldError, TraceError
 from replay.traces.cleaning import Ledger
-from replay.traces.formats.base import Match, TableFormat
+from replay.traces.formats.base import TOKEN_FIELDS, Match, TableFormat
 from replay.traces.formats.own import check_blocks
+from replay.traces.jsoncells import json_cells
 from replay.traces.options import MAPPED_FIELDS, REQUIRED_FIELDS, IngestOptions, MappedField
 from replay.traces.rows import Sample, Table
-from replay.traces.tokenshape import EXCLUDED
+from replay.traces.tokenshape import EXCLUDED, total_column
 
 _SYNONYMS: dict[MappedField, tuple[str, ...]] = {
     "arrival": (
@@ -100,6 +101,13 @@ def _check_first_line(sample: Sample) -> None:
             f"line 1 is not a header: {first[:40]!r}; {cure}",
             [FieldError(cure, field="file", line=1, rule="no_header", cure=cure)],
         )
+    if len(sample.columns) == 1 and sample.container == "csv" and len(first.split()) >= len(REQUIRED_FIELDS):
+        cure = "separate the columns by commas, tabs, semicolons or bars"
+        raise TraceError(
+            "trace.separator",
+            f"the header is one cell: {first[:80]!r}; {cure}",
+            [FieldError(cure, field="file", line=1, rule="separator", cure=cure)],
+        )
 
 
 def _check_unmapped_cache(sample: Sample, options: IngestOptions) -> None:
@@ -128,6 +136,53 @@ def _check_unmapped_cache(sample: Sample, options: IngestOptions) -> None:
             )
 
 
+_NOT_TOKENS = re.compile(
+    r"(?:^|_)(chars?|characters?|bytes?|kb|words?|cost|price|usd|spend|messages?|chunks?|seconds?|latency)(?:_|$)"
+)
+_THOUSANDS = re.compile(r"(?:^|_)(ktok(?:en)?s?|thousands?)(?:_|$)")
+_LIMITS = re.compile(r"(?:^|_)max(?:imum)?_(?:\w+_)?(?:tokens?|length|len|toks)$")
+_ENDS = re.compile(
+    r"(?:^|_)(?:end(?:ed)?|finish(?:ed)?|complet(?:ed|ion)|done|stop(?:ped)?|response)(?:_(?:at|time|ts|s|ms))*$"
+)
+
+
+def _words(column: str) -> str:
+    """The last part of a column's name, in lower case with underscores."""
+    leaf = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column.rsplit(".", 1)[-1])
+    return re.sub(r"[^a-z0-9]+", "_", leaf.lower())
+
+
+def _check_names(options: IngestOptions, ledger: Ledger) -> None:
+    """Refuses lengths from a column whose name says that it counts something else; says where arrivals are ends.
+
+    Raises:
+        TraceError: ``trace.not_tokens``.
+    """
+    for field in TOKEN_FIELDS:
+        column = options.mapping.get(field)
+        if column is None:
+            continue
+        name = _words(column)
+        other = _THOUSANDS.search(name) or (None if "tok" in name else _NOT_TOKENS.search(name))
+        total = total_column((column,), column) is not None
+        if other is None and not total and not _LIMITS.search(name):
+            continue
+        what = other.group(1) if other else "input and output together" if total else "a limit, not what was generated"
+        cure = f"map {field} to a column that counts its tokens; if {column!r} does, rename it"
+        raise TraceError(
+            "trace.not_tokens",
+            f"{field} is mapped to {column!r}, whose name says that it holds {what}; {cure}",
+            [FieldError(cure, field="mapping", column=column, rule="not_tokens", cure=cure)],
+        )
+    arrival = options.mapping["arrival"]
+    if _ENDS.search(_words(arrival)):
+        ledger.warn(
+            "ends",
+            f"the name of {arrival!r} says when requests ended: if so, they arrived earlier, long ones more than short "
+            "ones, and bursts look flatter than they were",
+        )
+
+
 class GenericFormat:
     """A table read by the user's mapping."""
 
@@ -149,6 +204,7 @@ class GenericFormat:
         Raises:
             TraceError: a required field not mapped, or a column that is not there.
         """
+        table = json_cells(table, options.mapping.values())
         sample = table.sample
         if any(field not in options.mapping for field in REQUIRED_FIELDS):
             raise unknown_columns(sample)
@@ -174,6 +230,7 @@ class GenericFormat:
                 f"one column is mapped to two fields: {', '.join(twice)}",
                 [FieldError(cure, field="mapping", column=twice[0], rule="mapping", cure=cure)],
             )
+        _check_names(options, ledger)
         _check_unmapped_cache(sample, options)
         columns = {field: options.mapping[field] for field in MAPPED_FIELDS if field in options.mapping}
         inner = TableFormat(
@@ -183,6 +240,7 @@ class GenericFormat:
             required=tuple(columns.values()),
             containers=(sample.container,),
             cached_inside=None,
+            checks_total=True,
             hook=check_blocks,
         )
         return inner.read(table, options, ledger)

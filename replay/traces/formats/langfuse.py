@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from replay.traces.formats.base import Match
-from replay.traces.formats.nesting import Span, nesting
+from replay.traces.formats.nesting import lookout
 from replay.traces.formats.records import RecordFormat, RecordReading, Row
 from replay.traces.formats.usage import Parts, cached_rule, parts_from, without_side
 from replay.traces.formats.values import (
@@ -105,28 +105,26 @@ def _grouped(record: dict[str, Any]) -> Iterator[tuple[str, Parts]]:
         yield "", _parts(record)
 
 
-def _spans(record: dict[str, Any]) -> Iterator[Span]:
-    key = text(record.get("id"))
-    if key is not None:
-        parts = _parts(record)
-        tokens = (parts.given, parts.output) if str(record.get("type")).upper() in _CALLS else None
-        yield Span(key, text(_get(record, "parent_observation_id")), tokens)
-
-
 def _expand(record: dict[str, Any], line: int, reading: RecordReading) -> list[Row]:
     kind = (text(record.get("type")) or "none").upper()
+    key, parent = text(record.get("id")), text(_get(record, "parent_observation_id"))
+    known_spans = lookout(reading)
     if kind not in _CALLS:
+        if key is not None:
+            known_spans.note(key, parent, None)
         reading.not_request(f"observations of type {kind[:20]}")
         return []
-    key = text(record.get("id"))
-    if hash(key) in nesting(reading, _spans).repeats:
+    parts = _parts(record)
+    if key is not None:
+        known_spans.note(key, parent, (parts.given, parts.output))
+    if key is not None and known_spans.repeats(key):
         reading.not_request("generations around others")
         return []
     unit = str(_details(record).get("unit") or "TOKENS").upper()
     if unit != "TOKENS":
         reading.ledger.warn("unit", f"some rows count {unit[:20].lower()}, not tokens: their lengths are unknown")
     start, end = _get(record, "start_time"), _get(record, "end_time")
-    row: Row = cached_rule(reading, _grouped, "usage_details.input").row("", _parts(record))
+    row: Row = cached_rule(reading, _grouped, "usage_details.input").row("", parts)
     token = elapsed_ns(start, _get(record, "completion_start_time"))
     return [
         row

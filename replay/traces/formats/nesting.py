@@ -1,28 +1,18 @@
 """Language model calls inside language model calls: a gateway's span around the engine's, a wrapper's around the SDK's.
 
 The outer one repeats the inner ones' tokens. It is counted only where its own counts show that it is another call.
-Nesting is found by a first look at the whole file: a parent may stand before or after its children, in any batch.
+A parent may stand before or after its children, anywhere in the file: a reading notes how calls are nested and, where
+some repeat others, the file is read once more with that known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
-from replay.traces.formats.records import RecordReading, records_of
+from replay.traces.formats.records import RecordReading
 
 Tokens = tuple[int | None, int | None]
 _UNKNOWN: Tokens = (None, None)
-
-
-@dataclass(frozen=True)
-class Span:
-    """What nesting needs of a span. ``tokens``: input and output of a model's call, ``None`` for other spans."""
-
-    key: str
-    parent: str | None
-    tokens: Tokens | None
 
 
 @dataclass
@@ -36,49 +26,77 @@ class Nesting:
     """Calls around calls with counts of their own."""
 
 
-def nesting(reading: RecordReading, spans: Callable[[dict[str, Any]], Iterable[Span]]) -> Nesting:
-    """The file's nesting, found at first use."""
+@dataclass
+class Lookout:
+    """What one reading knows of the nesting, and what it notes for the next."""
+
+    found: Nesting | None
+    parent_of: dict[int, int] = field(default_factory=dict)
+    calls: dict[int, Tokens] = field(default_factory=dict)
+    fuller: set[int] = field(default_factory=set)
+
+    def note(self, key: str, parent: str | None, tokens: Tokens | None) -> None:
+        """A span. ``tokens``: input and output of a model's call, ``None`` for other spans."""
+        if self.found is not None:
+            return
+        own = hash(key)
+        if parent is not None:
+            self.parent_of[own] = hash(parent)
+        if tokens is not None:
+            before = self.calls.get(own, tokens)
+            if (before == _UNKNOWN) != (tokens == _UNKNOWN):
+                self.fuller.add(own)
+            self.calls[own] = before if tokens == _UNKNOWN else tokens
+
+    def repeats(self, key: str) -> bool:
+        """Whether a call only repeats what calls inside it say."""
+        return self.found is not None and hash(key) in self.found.repeats
+
+    def has_fuller(self, key: str) -> bool:
+        """Whether the call is in the file with counts, too."""
+        return self.found is not None and hash(key) in self.found.fuller
+
+    def nesting(self) -> Nesting:
+        """What the notes come to."""
+        found = Nesting(fuller=self.fuller)
+        inside: dict[int, list[int]] = {}
+        if self.calls.keys().isdisjoint(self.parent_of.values()):
+            return found
+        for key in self.calls:
+            outer = _call_around(key, self.parent_of, self.calls)
+            if outer is not None:
+                inside.setdefault(outer, []).append(key)
+        for outer, keys in inside.items():
+            inner = [self.calls[key] for key in keys]
+            if self.calls[outer] != _UNKNOWN and all(tokens == _UNKNOWN for tokens in inner):
+                found.repeats.update(keys)
+            elif _repeats(self.calls[outer], inner):
+                found.repeats.add(outer)
+            else:
+                found.others += 1
+        return found
+
+
+def lookout(reading: RecordReading) -> Lookout:
+    """The reading's one lookout, made at first use."""
     found = reading.state.get("nesting")
-    if not isinstance(found, Nesting):
-        found = reading.state["nesting"] = _survey(reading, spans)
-        if found.others:
-            reading.ledger.warn(
-                "nested",
-                f"{found.others:,} model calls hold other model calls with other counts: all were counted; if the "
-                "outer ones sum up the inner ones, the load is overstated",
-            )
+    if not isinstance(found, Lookout):
+        found = reading.state["nesting"] = Lookout(reading.ledger.survey.get("nesting"))
+        reading.at_end.append(lambda: _settle(reading, found))
     return found
 
 
-def _survey(reading: RecordReading, spans: Callable[[dict[str, Any]], Iterable[Span]]) -> Nesting:
-    found = Nesting()
-    parent_of: dict[int, int] = {}
-    calls: dict[int, Tokens] = {}
-    for records in records_of(reading.table) if reading.table is not None else ():
-        for record in records.objects:
-            for span in spans(record):
-                key = hash(span.key)
-                if span.parent is not None:
-                    parent_of[key] = hash(span.parent)
-                if span.tokens is not None:
-                    before = calls.get(key, span.tokens)
-                    if (before == _UNKNOWN) != (span.tokens == _UNKNOWN):
-                        found.fuller.add(key)
-                    calls[key] = before if span.tokens == _UNKNOWN else span.tokens
-    inside: dict[int, list[int]] = {}
-    for key in calls:
-        outer = _call_around(key, parent_of, calls)
-        if outer is not None:
-            inside.setdefault(outer, []).append(key)
-    for outer, keys in inside.items():
-        inner = [calls[key] for key in keys]
-        if calls[outer] != _UNKNOWN and all(tokens == _UNKNOWN for tokens in inner):
-            found.repeats.update(keys)
-        elif _repeats(calls[outer], inner):
-            found.repeats.add(outer)
-        else:
-            found.others += 1
-    return found
+def _settle(reading: RecordReading, known: Lookout) -> None:
+    """Asks for another reading where calls repeat each other, and says what was not clear."""
+    found = known.found or known.nesting()
+    if known.found is None and (found.repeats or found.fuller):
+        reading.ledger.survey["nesting"], reading.ledger.again = found, True
+    if found.others:
+        reading.ledger.warn(
+            "nested",
+            f"{found.others:,} model calls hold other model calls with other counts: all were counted; if the "
+            "outer ones sum up the inner ones, the load is overstated",
+        )
 
 
 def _call_around(key: int, parent_of: dict[int, int], calls: dict[int, Tokens]) -> int | None:

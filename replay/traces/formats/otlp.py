@@ -9,10 +9,11 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from replay.traces.formats.base import Match
-from replay.traces.formats.nesting import Span, nesting
+from replay.traces.formats.nesting import lookout
 from replay.traces.formats.records import RecordFormat, RecordReading, Row
 from replay.traces.formats.usage import Parts, cached_rule, parts_from
 from replay.traces.formats.values import (
@@ -62,17 +63,22 @@ _TTFT = (
     "gen_ai.latency.time_to_first_token",
     "gen_ai.server.time_to_first_token",
 )
+_NAMES = {
+    "prompt_tokens": _INPUT,
+    "output_tokens": _OUTPUT,
+    "cached_tokens": _READ,
+    "created": _CREATED,
+    "reasoning_tokens": _REASONING,
+    "total": _TOTAL,
+    "model": _MODEL,
+    "session": _SESSION,
+    "tenant": _TENANT,
+    "ttft": _TTFT,
+}
 _HOLDERS = ("resourceSpans", "resource_spans", "batches", "trace")
 _VALUES = (
-    "stringValue",
-    "intValue",
-    "doubleValue",
-    "boolValue",
-    "string_value",
-    "int_value",
-    "double_value",
-    "bool_value",
-)
+    "stringValue", "intValue", "doubleValue", "boolValue", "string_value", "int_value", "double_value", "bool_value",
+)  # fmt: skip
 
 
 def _list(value: Any) -> list[Any]:
@@ -105,14 +111,23 @@ def _attributes(span: dict[str, Any]) -> dict[str, Any]:
     given = span.get("attributes")
     if isinstance(given, dict):
         return given
-    return {
-        str(item["key"]): _value(item.get("value")) for item in _list(given) if isinstance(item, dict) and "key" in item
-    }
+    try:
+        return {item["key"]: _value(item["value"]) for item in given or ()}
+    except (KeyError, TypeError):  # odd ones among them
+        return {
+            str(item["key"]): _value(item.get("value"))
+            for item in _list(given)
+            if isinstance(item, dict) and "key" in item
+        }
 
 
 def _value(value: Any) -> Any:
-    if not isinstance(value, dict):
+    if type(value) is not dict:
         return value
+    if len(value) == 1:
+        ((name, inner),) = value.items()
+        if name in _VALUES:
+            return inner
     for name in _VALUES:
         if name in value:
             return value[name]
@@ -122,7 +137,7 @@ def _value(value: Any) -> Any:
 
 def _id(value: Any, size_bytes: int) -> str | None:
     """An id as lower hex, whether written in hex or, as generic protobuf tools do, in base64."""
-    written = text(value)
+    written = value if type(value) is str and len(value) == 2 * size_bytes else text(value)
     if written is None or len(written) == 2 * size_bytes:
         return written.lower() if written else None
     try:
@@ -157,16 +172,21 @@ def _is_call(attributes: dict[str, Any]) -> bool:
     return known(pick_key(attributes, *_MODEL)) and known(pick_key(attributes, *_INPUT, *_OUTPUT))
 
 
-def _parts(attributes: dict[str, Any]) -> Parts:
-    raw = {
-        "prompt_tokens": pick_key(attributes, *_INPUT),
-        "output_tokens": pick_key(attributes, *_OUTPUT),
-        "cached_tokens": pick_key(attributes, *_READ),
-        "created": pick_key(attributes, *_CREATED),
-        "reasoning_tokens": pick_key(attributes, *_REASONING),
-        "total": pick_key(attributes, *_TOTAL),
+@lru_cache(maxsize=4096)
+def _present(names: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """Of the names of each field those that a span with these attributes has, in the order of preference."""
+    return {field: tuple(name for name in known_as if name in names) for field, known_as in _NAMES.items()}
+
+
+def _picked(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Each field of ``_NAMES`` under the first name that says anything."""
+    return {
+        field: pick_key(attributes, *names) if names else None for field, names in _present(tuple(attributes)).items()
     }
-    return parts_from(raw, "included")
+
+
+def _parts(attributes: dict[str, Any]) -> Parts:
+    return parts_from(_picked(attributes), "included")
 
 
 def _group(attributes: dict[str, Any]) -> str:
@@ -177,19 +197,6 @@ def _grouped(record: dict[str, Any]) -> Iterator[tuple[str, Parts]]:
     for span in spans_of(record):
         if isinstance(span, dict) and _is_call(attributes := _attributes(span)):
             yield _group(attributes), _parts(attributes)
-
-
-def _nested(record: dict[str, Any]) -> Iterator[Span]:
-    for span in spans_of(record):
-        if not isinstance(span, dict) or (key := _key(span, "spanId", "span_id")) is None:
-            continue
-        attributes = _attributes(span)
-        tokens = (_safe(pick_key(attributes, *_INPUT)), _safe(pick_key(attributes, *_OUTPUT)))
-        yield Span(key, _key(span, "parentSpanId", "parent_span_id"), tokens if _is_call(attributes) else None)
-
-
-def _has_counts(attributes: dict[str, Any]) -> bool:
-    return known(pick_key(attributes, *_INPUT, *_OUTPUT))
 
 
 def _safe(value: Any) -> int | None:
@@ -204,32 +211,37 @@ def _expand(record: dict[str, Any], line: int, reading: RecordReading) -> list[R
         reading.not_request("records without spans")
         return []
     seen: set[int] = reading.state.setdefault("spans", set())
+    around = lookout(reading)
     rows: list[Row] = []
     for span in spans_of(record):
         if not isinstance(span, dict):
             rows.append({"rule": "not_unpacked", "column": "spans"})
             continue
         attributes = _attributes(span)
+        key, parent = _key(span, "spanId", "span_id"), _key(span, "parentSpanId", "parent_span_id")
         if not _is_call(attributes):
+            if key is not None:
+                around.note(key, parent, None)
             operation = first(attributes.get("gen_ai.operation.name"), attributes.get("openinference.span.kind"))
             reading.not_request(f"{(text(operation) or 'other')[:30]} spans")
             continue
-        key = _key(span, "spanId", "span_id")
-        found = nesting(reading, _nested)
-        if key is not None and (hash(key) in seen or (hash(key) in found.fuller and not _has_counts(attributes))):
-            reading.not_request("repeated spans")
-            continue
+        said = _picked(attributes)
         if key is not None:
+            tokens = (_safe(said["prompt_tokens"]), _safe(said["output_tokens"]))
+            around.note(key, parent, tokens)
+            if hash(key) in seen or (around.has_fuller(key) and tokens == (None, None)):
+                reading.not_request("repeated spans")
+                continue
             seen.add(hash(key))
-        if hash(key) in found.repeats:
-            reading.not_request("model call spans around others")
-            continue
-        rows.append(_row(span, attributes, reading))
+            if around.repeats(key):
+                reading.not_request("model call spans around others")
+                continue
+        rows.append(_row(span, attributes, said, reading))
     return rows
 
 
-def _row(span: dict[str, Any], attributes: dict[str, Any], reading: RecordReading) -> Row:
-    row: Row = cached_rule(reading, _grouped, "input tokens").row(_group(attributes), _parts(attributes))
+def _row(span: dict[str, Any], attributes: dict[str, Any], said: dict[str, Any], reading: RecordReading) -> Row:
+    row: Row = cached_rule(reading, _grouped, "input tokens").row(_group(attributes), parts_from(said, "included"))
     start, end = (
         _get(span, "startTimeUnixNano", "start_time_unix_nano"),
         _get(span, "endTimeUnixNano", "end_time_unix_nano"),
@@ -243,10 +255,10 @@ def _row(span: dict[str, Any], attributes: dict[str, Any], reading: RecordReadin
     return row | {
         "arrival": start,
         "status": _status(span, attributes),
-        "model": text(pick_key(attributes, *_MODEL)),
-        "tenant": text(pick_key(attributes, *_TENANT)),
-        "session": text(pick_key(attributes, *_SESSION)),
-        "source_ttft_ns": duration_ns(pick_key(attributes, *_TTFT), "s"),
+        "model": text(said["model"]),
+        "tenant": text(said["tenant"]),
+        "session": text(said["session"]),
+        "source_ttft_ns": duration_ns(said["ttft"], "s"),
         "source_e2e_ns": spent_ns(reading.ledger, start, end) or None,
         "source_queue_ns": duration_ns(attributes.get("gen_ai.latency.time_in_queue"), "s"),
         **({"rule": "not_a_time", "column": "startTimeUnixNano"} if _no_time(start) else {}),

@@ -59,6 +59,7 @@ def _table(sample: Sample) -> TableFormat | None:
         containers=(sample.container,),
         optional=_OPTIONAL,
         time_unit=unit,
+        checks_total=True,
         hook=check_blocks,
     )
 

@@ -65,6 +65,8 @@ class RecordReading(Reading):
     """Requests booked so far."""
     expanded: int = 0
     """Requests that ``expand`` has returned so far: the number, from 0, of the next one."""
+    at_end: list[Callable[[], None]] = field(default_factory=list)
+    """Called when all rows are read, for what only the whole file shows."""
     table: Table | None = None
     """The file, for formats that must look at all of it before the first row."""
 
@@ -149,6 +151,10 @@ class RecordFormat:
                 held.append(row)
         if held:
             yield self._frame(held, labels, times, shape, reading)
+        for look in reading.at_end:
+            look()
+        if computed:
+            ledger.whole_times = False  # they are not the file's numbers
         if self.said_unit is not None:
             ledger.time_unit = self.said_unit
             ledger.assumed["time_unit"] = f"{self.said_unit}, fixed by the format"

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from replay.errors import FieldError, TraceError
 from replay.traces.formats.records import RecordReading, Row, records_of
@@ -47,8 +47,7 @@ _EXCLUDES = ("input_tokens", "inputTokens", "inputTokenCount")
 """Names of an input that, beside ``cache_read...``, is the uncached rest."""
 
 
-@dataclass(frozen=True)
-class Parts:
+class Parts(NamedTuple):
     """A usage object taken apart. A value that is no whole number is ``bad``; the cast will name its rule."""
 
     given: int | None = None
@@ -199,6 +198,7 @@ class CachedRule:
     parts: Callable[[dict[str, Any]], Iterable[tuple[str, Parts]]]
     label: str
     proofs: defaultdict[str, Counter[str]] | None = None
+    noted: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
     def row(self, group: str, parts: Parts) -> Row:
         """The canonical counts of a call.
@@ -209,6 +209,8 @@ class CachedRule:
         if parts.bad is not None or parts.given is None or parts.extra == 0:
             self._check_total(parts)
             return self._row(parts, parts.side)
+        if self.proofs is None:
+            _prove(self.noted[group], parts)
         if parts.side is None and parts.total is not None and self.reading.options.prompt_includes_cached is None:
             prompt = parts.by_total()
             if prompt is None:
@@ -249,6 +251,8 @@ class CachedRule:
         shown, side = parts.shows(), parts.side
         if shown == "excluded" and (side == "excluded" or parts.extra <= (parts.given or 0)):
             return "excluded"
+        if self.proofs is None and side is not None and (shown in (None, side) or parts.extra > (parts.given or 0)):
+            return side  # as it is defined; if the whole file shows otherwise, it is read again
         proofs = self._survey()[group]
         if proofs["larger"] >= _LARGER_SHARE * proofs["rows"]:
             return "excluded"
@@ -272,9 +276,16 @@ class CachedRule:
                     for group, parts in self.parts(record):
                         if parts.given is None or parts.extra == 0:
                             continue
-                        proof = "larger" if parts.extra > parts.given else parts.shows()
-                        self.proofs[group].update(["rows", *([proof] if proof else [])])
+                        _prove(self.proofs[group], parts)
         return self.proofs
+
+    def settle(self) -> None:
+        """At the end of the file: asks for another reading if rows were taken by definition of a provider whose inputs
+        are shown to exclude the cached tokens."""
+        larger = any(proofs["larger"] >= _LARGER_SHARE * proofs["rows"] for proofs in self.noted.values())
+        if self.proofs is None and larger:
+            ledger = self.reading.ledger
+            ledger.survey["cached"], ledger.again = self.noted, True
 
     def _doubt(self, parts: Parts) -> TraceError:
         given = parts.given or 0
@@ -300,16 +311,24 @@ class CachedRule:
         )
 
 
+def _prove(proofs: Counter[str], parts: Parts) -> None:
+    proofs["rows"] += 1
+    proof = "larger" if parts.extra > (parts.given or 0) else parts.shows()
+    if proof is not None:
+        proofs[proof] += 1
+
+
 def cached_rule(
     reading: RecordReading, parts: Callable[[dict[str, Any]], Iterable[tuple[str, Parts]]], label: str
 ) -> CachedRule:
     """The file's one rule, made at first use."""
     rule = reading.state.get("cached_rule")
     if not isinstance(rule, CachedRule):
-        rule = reading.state["cached_rule"] = CachedRule(reading, parts, label)
+        rule = reading.state["cached_rule"] = CachedRule(reading, parts, label, reading.ledger.survey.get("cached"))
+        reading.at_end.append(rule.settle)
     return rule
 
 
 def without_side(parts: Parts) -> Parts:
     """The parts of a source that defines nothing about cached tokens."""
-    return replace(parts, side=None)
+    return parts._replace(side=None)

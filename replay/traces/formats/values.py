@@ -26,6 +26,9 @@ _ISO = re.compile(
 _MAX_DIGITS = 40
 _LONGEST_NULL_WORD = max(map(len, NULL_WORDS)) + 8
 """A longer text is no word for "unknown", not even with some white space around it."""
+_NULL_BEGINS = frozenset({"", *(word[:1] for word in NULL_WORDS), *(word[:1].upper() for word in NULL_WORDS)})
+_NULL_BEGINS |= frozenset(character for character in map(chr, range(0x3001)) if character.isspace())
+"""How a word for "unknown" may begin, or white space before it: most values are told from them by that."""
 _decoder = json.JSONDecoder(parse_float=str, parse_constant=str)
 
 
@@ -41,6 +44,8 @@ def known(value: object) -> bool:
     """Whether the source says anything: not null, not one of the words for "unknown"."""
     if type(value) is not str:
         return value is not None
+    if value[:1] not in _NULL_BEGINS:
+        return True
     return (len(value) > _LONGEST_NULL_WORD and not value.isspace()) or value.strip().lower() not in NULL_WORDS
 
 
@@ -94,10 +99,10 @@ def count(value: object) -> int | None:
     """
     if type(value) is int and value >= 0:
         return value
-    if not known(value):
-        return None
     if type(value) is str and value.isdigit() and value.isascii() and len(value) < _MAX_DIGITS:
         return int(value)
+    if not known(value):
+        return None
     found = number(value)
     if found is None or found < 0 or found != found.to_integral_value():
         raise BadCountError(value)
@@ -118,7 +123,9 @@ def duration_ns(value: object, unit: str) -> int | None:
 
 def epoch_ns(value: object) -> int | None:
     """A number as epoch time in the one unit in which it lies between 2001 and 2100; ``None`` where none fits."""
-    found = number(value)
+    if type(value) is str and value.isdigit() and value.isascii() and len(value) < _MAX_DIGITS:
+        value = int(value)
+    found = value if type(value) is int else number(value)
     if found is None:
         return None
     for scale in UNIT_NS.values():
@@ -155,7 +162,7 @@ def naive_ns(value: object) -> tuple[int, bool] | None:
 
 def moment_ns(value: object) -> int | None:
     """A time in ns for differences within one row: calendar or epoch, in the unit that fits."""
-    calendar = naive_ns(value)
+    calendar = naive_ns(value) if type(value) is str and not value.isdigit() else None
     return calendar[0] if calendar is not None else epoch_ns(value)
 
 

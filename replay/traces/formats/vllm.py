@@ -30,7 +30,9 @@ _GENERATED = re.compile(r"Generated response (\S+?)(?: \((streaming complete|str
 _ENDED = re.compile(
     r"(?:(Finished) request (\S+?)\.?|(Aborted) request\(?s?\)? (\S+?)\.?|Request (\S+?) (aborted|failed)\b.*)\s*$"
 )
-_PARAMS = re.compile(r"(?:^|,) ?(?:sampling[_ ])?params: \w+\(")
+_PARAMS = re.compile(r"params: \w+\(")
+_LEAD = re.compile(r", ?(?:sampling[_ ])?\Z")
+_LEAD_LENGTH = len(", sampling_")
 _PROMPT_IDS = re.compile(r"prompt[_ ]token[_ ]ids: \[([\d, ]*)\]")
 _SUFFIX = re.compile(r"-[0-9a-f]{8}$")
 """What newer engines put behind an id once the request is added."""
@@ -82,9 +84,21 @@ def _list_length(found: str) -> int:
 
 def _prompt_length(rest: str) -> int | None:
     """Ids of the prompt, looked for after the last parameters: the prompt before may hold any text."""
-    starts = [match.end() for match in _PARAMS.finditer(rest)]
-    match = _PROMPT_IDS.search(rest, starts[-1]) if starts else None
+    start = _last_params(rest)
+    match = _PROMPT_IDS.search(rest, start) if start is not None else None
     return _list_length(match.group(1)) or None if match else None
+
+
+def _last_params(rest: str) -> int | None:
+    """Where the last ``params: Name(`` ends; found from the end, as a list of ids after it may be very long."""
+    at = rest.rfind("params: ")
+    while at >= 0:
+        before = rest[at - _LEAD_LENGTH : at] if at > _LEAD_LENGTH else f",{rest[:at]}"
+        name = _PARAMS.match(rest, at)
+        if name is not None and _LEAD.search(before):
+            return name.end()
+        at = rest.rfind("params: ", 0, at)
+    return None
 
 
 def _output_length(rest: str) -> int | None:

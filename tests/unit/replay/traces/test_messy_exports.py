@@ -43,12 +43,12 @@ GATEWAY_MAP = {
 
 @pytest.mark.parametrize(("total", "prompt"), [(1010, 1000), (1910, 1900)])
 def test_a_total_counts_for_more_than_the_name_of_the_cached_tokens(lab, total: int, prompt: int) -> None:
-    lab.read(GATEWAY + "".join(f"{i * 7 % 50},1000,10,900,{total}\n" for i in range(30)), mapping=GATEWAY_MAP)
+    lab.read(GATEWAY + "".join(f"{i * 17 % 31},1000,10,900,{total}\n" for i in range(30)), mapping=GATEWAY_MAP)
     assert lab.table["prompt_tokens"].unique().to_list() == [prompt]
 
 
 def test_a_providers_cached_tokens_beside_a_gateways_prompt_tokens_are_asked_about(lab) -> None:
-    text = "t_s,prompt_tokens,o,cache_read_input_tokens\n" + "".join(f"{i * 7 % 50},1000,10,900\n" for i in range(30))
+    text = "t_s,prompt_tokens,o,cache_read_input_tokens\n" + "".join(f"{i * 17 % 31},1000,10,900\n" for i in range(30))
     refusal = lab.refuse(text, mapping=GATEWAY_MAP)
     assert refusal.code == "trace.ambiguous_cached"
     lab.read(text, mapping=GATEWAY_MAP, prompt_includes_cached=True)
