@@ -22,10 +22,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from replay.kernels.by_reference import by_reference
 from replay.kernels.engine import finish_batch
 from replay.kernels.jit import inlined, inner, kernel
 from replay.kernels.memory import blocks_for, give_back, prepare_free_list
-from replay.kernels.passing import by_reference
 from replay.kernels.pipeline import close_batch, is_idle, note_admission, open_batch, replica_is_set
 from replay.kernels.routers import keep_snapshot, route
 from replay.kernels.schedule import add_to_batch, place, schedule_running, schedule_waiting

@@ -26,10 +26,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from replay.kernels.by_reference import by_reference
 from replay.kernels.emission import count_gaps
 from replay.kernels.jit import inlined, inner, kernel
 from replay.kernels.memory import blocks_for
-from replay.kernels.passing import by_reference
 from replay.kernels.schedule import meter_step
 from replay.kernels.scoring import is_scored
 from replay.kernels.state import (

@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 import numba
 from numba.core.registry import CPUDispatcher
 
+import replay.kernels.passing  # noqa: F401  # teaches numba how named tuples travel
 from replay.kernel_version import machine_code_version
 from replay.kernels.linking import PartCompiler, WholeCompiler
 

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 
 from replay.kernels.arrivals import take_arrived
+from replay.kernels.by_reference import by_reference
 from replay.kernels.engine import finish_batch
 from replay.kernels.jit import inlined, inner, kernel
 from replay.kernels.memory import prepare_free_list
-from replay.kernels.passing import by_reference
 from replay.kernels.routers import keep_snapshot
 from replay.kernels.schedule import schedule
 from replay.kernels.state import (

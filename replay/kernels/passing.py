@@ -9,7 +9,7 @@ numba has it.)
 from __future__ import annotations
 
 import hashlib
-from typing import Any, TypeVar
+from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils, types
@@ -17,7 +17,7 @@ from numba.core.datamodel.models import PrimitiveModel
 from numba.core.typing.templates import AttributeTemplate
 from numba.extending import NativeValue, infer_getattr, lower_getattr_generic, register_model, typeof_impl, unbox
 
-T = TypeVar("T")
+from replay.kernels.by_reference import is_by_reference
 
 
 class Reference(types.Type):
@@ -30,14 +30,14 @@ class Reference(types.Type):
         super().__init__(f"{tuple_class.__module__}.{tuple_class.__qualname__}.{digest}")  # is part of symbols' names
 
 
-def by_reference(tuple_class: type[T]) -> type[T]:
-    """Class decorator: instances of a named tuple are passed to kernels, and between them, by reference."""
+_typeof_tuple = typeof_impl.dispatch(tuple)
 
-    @typeof_impl.register(tuple_class)
-    def _(value: Any, context: Any) -> Reference:
-        return Reference(tuple_class, tuple(typeof_impl(field, context) for field in value))
 
-    return tuple_class
+@typeof_impl.register(tuple)
+def _typeof(value: Any, context: Any) -> Any:
+    if is_by_reference(type(value)):
+        return Reference(type(value), tuple(typeof_impl(field, context) for field in value))
+    return _typeof_tuple(value, context)
 
 
 @register_model(Reference)

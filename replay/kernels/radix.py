@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from replay.kernels.by_reference import by_reference
 from replay.kernels.hashing import close_bucket, find_bucket
 from replay.kernels.jit import inlined, inner
-from replay.kernels.passing import by_reference
 from replay.kernels.pipeline import hold
 from replay.kernels.state import FREE_BLOCKS, NEVER, Config, Int32, Int64, Requests, Slots, State, bucket_count
 from replay.kernels.texts import name_of

@@ -15,13 +15,13 @@ from typing import NamedTuple
 import numpy as np
 
 from replay.kernels.arrivals import take_arrived
+from replay.kernels.by_reference import by_reference
 from replay.kernels.clock import change_cluster, next_instant
 from replay.kernels.engine import drop_finished, finish_batch
 from replay.kernels.groups import release
 from replay.kernels.jit import inlined, inner, kernel
 from replay.kernels.lpm import LPM_LONGEST_QUEUE, sort_by_prefix
 from replay.kernels.memory import blocks_for
-from replay.kernels.passing import by_reference
 from replay.kernels.patience import drop_from_flight, free_slot
 from replay.kernels.pipeline import close_batch, is_idle, note_admission, open_batch, replica_is_set
 from replay.kernels.radix import (

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from replay.kernels.passing import by_reference
+from replay.kernels.by_reference import by_reference
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from replay.kernels.by_reference import by_reference
 from replay.kernels.emission import count_gaps
 from replay.kernels.jit import inner, kernel
 from replay.kernels.memory import blocks_for
-from replay.kernels.passing import by_reference
 from replay.kernels.scoring import is_scored
 from replay.kernels.state import (
     BUSY,

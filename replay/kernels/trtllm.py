@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from replay.kernels.arrivals import take_arrived
+from replay.kernels.by_reference import by_reference
 from replay.kernels.clock import change_cluster, next_instant
 from replay.kernels.engine import finish_batch
 from replay.kernels.jit import inlined, kernel
 from replay.kernels.memory import blocks_for
-from replay.kernels.passing import by_reference
 from replay.kernels.pipeline import close_batch, hold, is_idle, note_admission, open_batch, replica_is_set
 from replay.kernels.routers import keep_snapshot
 from replay.kernels.schedule import add_decodes, add_to_batch, place, preempt

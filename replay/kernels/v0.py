@@ -15,11 +15,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from replay.kernels.arrivals import ended, take_arrived
+from replay.kernels.by_reference import by_reference
 from replay.kernels.clock import change_cluster, next_instant
 from replay.kernels.emission import count_gaps, emit
 from replay.kernels.jit import inlined, inner, kernel
 from replay.kernels.memory import blocks_for
-from replay.kernels.passing import by_reference
 from replay.kernels.routers import keep_snapshot
 from replay.kernels.schedule import meter_step, save_progress
 from replay.kernels.state import (
