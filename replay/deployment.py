@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from replay.calibration.applied import apply_calibration
+from replay.calibration.applied import own_step_time
 from replay.calibration.user import UserCalibration, deployment_key, matching
 from replay.engines import EngineConfig, resolve_engine
 from replay.errors import FieldError, SpecError
@@ -202,8 +202,8 @@ def resolve_deployment(
         data_parallel=engine.data_parallel_size,
     )
     own = matching(calibrations, deployment_key(model, gpu.key, spec.tp, engine, memory.weight_dtype, memory.kv_dtype))
-    if own is not None and engine.data_parallel_size == 1:
-        step_time = apply_calibration(step_time, own, async_scheduling=engine.async_scheduling)
+    if own is not None:
+        step_time = own_step_time(step_time, own, engine)
     _check_timeout(spec, step_time)
     if engine.scheduler == "vllm-v0":
         notes.append("V0's work on the CPU is taken as 4 ms a step and 20 us a request: an estimate, not a measurement")

@@ -8,9 +8,19 @@ import numpy as np
 import numpy.typing as npt
 
 from replay.calibration.user import UserCalibration
+from replay.engines import EngineConfig
 from replay.steptime.record import StepTime
 
 Int64Array = npt.NDArray[np.int64]
+
+
+def own_step_time(record: StepTime, calibration: UserCalibration, engine: EngineConfig) -> StepTime:
+    """The step times of a deployment that ``calibration`` is of; data-parallel ranks keep the shipped ones, which is
+    said."""
+    if engine.data_parallel_size > 1:
+        note = f"Your calibration {calibration.id} is of one rank: data-parallel ranks take the shipped step times."
+        return replace(record, notes=(*record.notes, note))
+    return apply_calibration(record, calibration, async_scheduling=engine.async_scheduling)
 
 
 def apply_calibration(record: StepTime, calibration: UserCalibration, *, async_scheduling: bool) -> StepTime:

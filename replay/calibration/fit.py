@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,10 +26,12 @@ from replay.calibration.step_fit import (
 from replay.calibration.steps import Steps, read_steps
 from replay.calibration.user import (
     PARAMETERS,
+    PHASES,
     DeploymentKey,
     ErrorFigures,
     Parameter,
     ParameterName,
+    Phase,
     Residual,
     UserCalibration,
     deployment_key,
@@ -39,6 +42,7 @@ from replay.steptime.record import StepTime
 from replay.traces.options import IngestOptions
 
 Float64Array = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
 
 MAX_RESIDUALS = 300
 
@@ -58,10 +62,16 @@ def calibrate(
     """Fits what the files tell about ``deployment``, whose step times must be the shipped ones.
 
     Raises:
-        TraceError: a file that cannot be read or whose figures cannot be; SpecError: no file, or steps beside runs.
+        TraceError: a file that cannot be read or whose figures cannot be; SpecError: no file, or steps beside runs, or
+            a deployment of data-parallel ranks.
     """
     if deployment.step_time.provenance == "measured":
         raise ValueError("calibrations stand on shipped step times")
+    if deployment.engine.data_parallel_size > 1:
+        detail = "step times of data-parallel ranks are not calibrated: each step waits for the slowest rank"
+        cure = "measure one rank, with data_parallel_size 1"
+        field = "deployment.engine.overrides.data_parallel_size"
+        raise SpecError("calibration.data_parallel", detail, [FieldError(detail, field=field, cure=cure)])
     tables = [(path, read_steps(path)) for path in paths]
     steps = [table for _, table in tables if table is not None]
     others = [path for path, table in tables if table is None]
@@ -106,41 +116,43 @@ def _from_steps(steps: Steps, deployment: Deployment, names: tuple[str, ...], to
     notes: list[str] = []
     if fit.outliers:
         notes.append(f"{fit.outliers} of {steps.n} measurements agree with no others and counted nothing in the fit.")
-    errors: list[ErrorFigures] = []
-    for is_ttft, what in ((False, "step time"), (True, "time to first token on an idle server")):
-        part = steps.is_ttft == is_ttft
-        if checked is not None and part.any():
-            errors.append(_figures(what, checked.fitted[part], checked.shipped[part]))
-    reasons = {
-        name: "" if fit.told[index] else untold_reason(index, design, fewer=fewer)
-        for index, name in enumerate(PARAMETERS)
-    }
     predicted = design.predict(fit.values)
     shown = np.unique(np.linspace(0, steps.n - 1, min(steps.n, MAX_RESIDUALS)).round().astype(int))
-    return UserCalibration(
-        deployment=_key(deployment),
-        base_id=deployment.step_time.calibration_id,
-        async_scheduling=deployment.engine.async_scheduling,
-        parameters=tuple(
-            Parameter(
-                name=name,
-                value=float(fit.values[index]),
-                shipped=float(design.prior[index]),
-                sd=float(fit.sd[index]) if fit.told[index] else None,
-                identified=bool(fit.told[index]),
-                reason=reasons[name],
-            )
+    phases = steps.phases()
+    return _calibration(
+        deployment,
+        told={
+            name: (float(fit.values[index]), float(fit.sd[index]))
             for index, name in enumerate(PARAMETERS)
-        ),
-        errors=tuple(errors),
+            if fit.told[index]
+        },
+        reasons={name: untold_reason(index, design, fewer=fewer) for index, name in enumerate(PARAMETERS)},
+        errors=() if checked is None else _step_errors(checked, phases),
         residuals=tuple(
-            Residual(label=steps.label(i), measured_s=float(steps.time_s[i]), predicted_s=float(predicted[i]))
+            Residual(
+                label=steps.label(i),
+                phase=phases[i],
+                measured_s=float(steps.time_s[i]),
+                predicted_s=float(predicted[i]),
+            )
             for i in shown.tolist()
         ),
         sources=names,
         measurements=steps.n,
         date=today.isoformat(),
         notes=tuple(notes),
+    )
+
+
+def _step_errors(checked: CrossValidated, phases: Sequence[Phase]) -> tuple[ErrorFigures, ...]:
+    """Of all steps, of each phase where there are several, and of first tokens."""
+    of = np.array(phases)
+    parts: list[tuple[str, Phase | None, BoolArray]] = [("step time", None, of != "first token")]
+    if len(set(phases) - {"first token"}) > 1:
+        parts += [(f"step time, {phase}", phase, of == phase) for phase in PHASES]
+    parts.append(("time to first token on an idle server", "first token", of == "first token"))
+    return tuple(
+        _figures(what, checked.fitted[part], checked.shipped[part], phase) for what, phase, part in parts if part.any()
     )
 
 
@@ -179,9 +191,38 @@ def _from_runs(
         "request_s": f"needs {RUNS_FOR_A0} runs at different rates that agree",
     }
     alike = "latencies of requests do not tell it apart from the kernels; give a table of steps"
+    return _calibration(
+        deployment,
+        told=told,
+        reasons={name: reasons.get(name, alike) for name in PARAMETERS},
+        errors=tuple(
+            _figures(f"{_SAID[metric]} of a left-out {fit.left_out}", errors[metric], fit.shipped_errors[metric])
+            for metric in METRICS
+            if len(errors[metric])
+        ),
+        residuals=tuple(
+            Residual(label=label, phase="request", measured_s=measured, predicted_s=predicted)
+            for label, measured, predicted in fit.points[:MAX_RESIDUALS]
+        ),
+        sources=names,
+        measurements=count,
+        date=today.isoformat(),
+        notes=notes,
+    )
+
+
+def _calibration(
+    deployment: Deployment,
+    *,
+    told: dict[ParameterName, tuple[float, float]],
+    reasons: dict[ParameterName, str],
+    **what: Any,
+) -> UserCalibration:
+    """The calibration of a deployment: ``told`` parameters with their standard deviation, the others as shipped."""
+    record = deployment.step_time
     return UserCalibration(
         deployment=_key(deployment),
-        base_id=deployment.step_time.calibration_id,
+        base_id=record.calibration_id,
         async_scheduling=deployment.engine.async_scheduling,
         parameters=tuple(
             Parameter(
@@ -190,23 +231,11 @@ def _from_runs(
                 shipped=shipped,
                 sd=told[name][1] if name in told else None,
                 identified=name in told,
-                reason="" if name in told else reasons.get(name, alike),
+                reason="" if name in told else reasons[name],
             )
-            for name, shipped in _shipped(deployment.step_time).items()
+            for name, shipped in _shipped(record).items()
         ),
-        errors=tuple(
-            _figures(f"{_SAID[metric]} of a left-out {fit.left_out}", errors[metric], fit.shipped_errors[metric])
-            for metric in METRICS
-            if len(errors[metric])
-        ),
-        residuals=tuple(
-            Residual(label=label, measured_s=measured, predicted_s=predicted)
-            for label, measured, predicted in fit.points[:MAX_RESIDUALS]
-        ),
-        sources=names,
-        measurements=count,
-        date=today.isoformat(),
-        notes=notes,
+        **what,
     )
 
 
@@ -220,9 +249,10 @@ def _shipped(record: StepTime) -> dict[ParameterName, float]:
     }
 
 
-def _figures(what: str, errors: Float64Array, shipped: Float64Array) -> ErrorFigures:
+def _figures(what: str, errors: Float64Array, shipped: Float64Array, phase: Phase | None = None) -> ErrorFigures:
     return ErrorFigures(
         what=what,
+        phase=phase,
         n=len(errors),
         median=float(np.median(errors)),
         p95=float(np.percentile(errors, 95)),

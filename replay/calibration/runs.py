@@ -6,8 +6,6 @@ latencies); figures that cannot be are refused first.
 
 from __future__ import annotations
 
-import gzip
-import json
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from replay.errors import FieldError, TraceError
+from replay.calibration.files import content, head, json_documents, refusal
 from replay.specs import Transform
 from replay.traces.ingest import ingest
 from replay.traces.options import IngestOptions
@@ -29,7 +27,6 @@ Float64Array = npt.NDArray[np.float64]
 
 LEAST_REQUESTS = 20
 MAX_FAILED_SHARE = 0.02
-_MAX_JSON_BYTES = 256 * 1024**2
 _TOKENS_PER_CHUNK = 1.3
 """Above it chunks carry several tokens; speculative decoding and batching of the stream both look like this."""
 
@@ -85,16 +82,16 @@ def _check_latencies(name: str, workload: Workload, ok: Any, ttft_s: Float64Arra
     timed = int(np.isfinite(e2e_s).sum())
     if timed < LEAST_REQUESTS:
         cure = "run the benchmark with per-request details, and at least 20 requests"
-        raise _refuse("too_few", f"{name}: {timed} requests have a latency, fewer than {LEAST_REQUESTS}", cure)
+        raise refusal("too_few", f"{name}: {timed} requests have a latency, fewer than {LEAST_REQUESTS}", cure)
     failed = float((~ok).mean())
     if failed > MAX_FAILED_SHARE:
         cure = "measure below overload: failed requests loaded the server for an unknown time"
-        raise _refuse("failed", f"{name}: {failed:.0%} of the requests failed", cure)
+        raise refusal("failed", f"{name}: {failed:.0%} of the requests failed", cure)
     bad = np.isfinite(e2e_s) & ((e2e_s <= 0) | (ttft_s < 0) | (ttft_s > e2e_s * 1.000001))
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         detail = f"{name}: request {row + 1} has TTFT {ttft_s[row]:g} s and E2E {e2e_s[row]:g} s"
-        raise _refuse("latency", detail, "latencies are above 0, and the first token comes before the last")
+        raise refusal("latency", detail, "latencies are above 0, and the first token comes before the last")
 
 
 def _check_bench(path: Path) -> None:
@@ -103,17 +100,17 @@ def _check_bench(path: Path) -> None:
         outputs, gaps, ttfts = (record.get(name) for name in ("output_lens", "itls", "ttfts"))
         if not isinstance(ttfts, list) or not isinstance(gaps, list) or not isinstance(outputs, list):
             cure = "run the benchmark again with --save-result --save-detailed"
-            raise _refuse("no_detail", f"{path.name} holds no single latencies (ttfts, itls)", cure)
+            raise refusal("no_detail", f"{path.name} holds no single latencies (ttfts, itls)", cure)
         for index, (ttft, inner) in enumerate(zip(ttfts, gaps, strict=False)):
             for value in (ttft, *(inner if isinstance(inner, list) else ())):
                 if not isinstance(value, int | float) or not 0 <= value < float("inf"):
                     detail = f"{path.name}: request {index + 1} has a latency of {str(value)[:40]}"
-                    raise _refuse("latency", detail, "look for the fault in the tool that wrote the file")
+                    raise refusal("latency", detail, "look for the fault in the tool that wrote the file")
         longest = max((t + sum(inner) for t, inner in zip(ttfts, gaps, strict=False) if inner), default=0.0)
         duration = record.get("duration")
         if isinstance(duration, int | float) and duration > 0 and longest > 2 * duration:
             detail = f"{path.name}: a request takes {longest:g} s, but the whole run {duration:g} s"
-            raise _refuse("unit", detail, "ttfts and itls are in seconds; these look like milliseconds")
+            raise refusal("unit", detail, "ttfts and itls are in seconds; these look like milliseconds")
         pairs = [(n, len(inner)) for n, inner in zip(outputs, gaps, strict=False) if inner and isinstance(n, int)]
         tokens, chunks = sum(n - 1 for n, _ in pairs), sum(count for _, count in pairs)
         if chunks and not 1 / _TOKENS_PER_CHUNK < tokens / chunks < _TOKENS_PER_CHUNK:
@@ -122,21 +119,16 @@ def _check_bench(path: Path) -> None:
                 "calibrate from a server that streams every token apart (no speculative decoding, stream interval 1), "
                 "with the token counts that the server itself states"
             )
-            raise _refuse("tokens_per_chunk", detail, cure)
+            raise refusal("tokens_per_chunk", detail, cure)
 
 
 def _bench_records(path: Path) -> Iterator[dict[str, Any]]:
-    if path.stat().st_size > _MAX_JSON_BYTES:
+    first = head(path)
+    line = next(json_documents(first.partition(b"\n")[0]), None)
+    if not first.startswith(b"{") or (line is not None and not _is_bench(line)):
         return
-    data = path.read_bytes()
-    try:
-        text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
-        record = json.loads(text)
-    except (ValueError, OSError, EOFError, RecursionError):
-        return
-    if isinstance(record, dict) and {"model_id", "num_prompts", "completed"} <= record.keys():
-        yield record
+    yield from (record for record in json_documents(content(path)) if _is_bench(record))
 
 
-def _refuse(code: str, detail: str, cure: str) -> TraceError:
-    return TraceError(f"calibration.{code}", detail, [FieldError(detail, field="measurements", cure=cure)])
+def _is_bench(record: object) -> bool:
+    return isinstance(record, dict) and {"model_id", "num_prompts", "completed"} <= record.keys()

@@ -1,4 +1,4 @@
-"""A table of measured engine steps, read from CSV or JSON and refused where its figures cannot be.
+"""A table of measured engine steps, read from CSV, JSON, JSON lines or Parquet and refused where its figures cannot be.
 
 Columns: ``kind`` (``step``, or ``ttft`` for the time to first token of one prompt on an idle server),
 ``prefill_tokens``, ``cached_tokens`` (before the prompt chunk), ``decode_requests``, ``decode_context_tokens`` (of all
@@ -7,8 +7,9 @@ decodes together) and ``time_s``. Absent counts are 0.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
+from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from replay.errors import FieldError, TraceError
+from replay.calibration.files import content, head, json_documents, refusal
+from replay.calibration.user import Phase
 
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
@@ -33,6 +35,9 @@ _KINDS = {
 }
 _ALIASES = {"cached": "cached_tokens", "prefill_cached_tokens": "cached_tokens"}
 _COUNTS = ("prefill_tokens", "cached_tokens", "decode_requests", "decode_context_tokens")
+_MARKS = ("prefill_tokens", "decode_requests")
+"""A table of steps has one of these columns."""
+_COLUMNS = ("kind", *_COUNTS, *_ALIASES, "time_s")
 _LARGEST = 2**31
 
 
@@ -55,6 +60,12 @@ class Steps:
         """A number for each step: equal ones have equal counts."""
         counts = np.stack([self.is_ttft.astype(np.int64), *(getattr(self, name) for name in _COUNTS)], axis=1)
         return np.unique(counts, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+    def phases(self) -> tuple[Phase, ...]:
+        """What each step does."""
+        prompt, decodes = self.prefill_tokens > 0, self.decode_requests > 0
+        found = np.select([self.is_ttft, prompt & decodes, decodes], ["first token", "mixed", "decode"], "prefill")
+        return tuple(found.tolist())
 
     def label(self, index: int) -> str:
         """One step in words."""
@@ -79,38 +90,57 @@ def read_steps(path: Path) -> Steps | None:
     if frame is None:
         return None
     frame = frame.rename({old: new for old, new in _ALIASES.items() if old in frame.columns})
-    if "prefill_tokens" not in frame.columns and "decode_requests" not in frame.columns:
+    if not set(_MARKS) & set(frame.columns):
         return None
     if "time_s" not in frame.columns:
-        raise _refuse("column", "the table of steps has no column time_s", "give the time of each step in seconds")
+        raise refusal("column", "the table of steps has no column time_s", "give the time of each step in seconds")
     if frame.height > MAX_STEPS:
-        raise _refuse("too_many", f"the table has more than {MAX_STEPS:,} steps", "give a sample of them")
+        raise refusal("too_many", f"the table has more than {MAX_STEPS:,} steps", "give a sample of them")
     if frame.height == 0:
-        raise _refuse("empty", "the table of steps is empty", "give at least one step")
+        raise refusal("empty", "the table of steps is empty", "give at least one step")
     counts = {name: _whole(frame, name) for name in _COUNTS}
     time_s = _times(frame)
     kinds = frame["kind"].cast(pl.String).to_list() if "kind" in frame.columns else ["step"] * frame.height
     for row, kind in enumerate(kinds):
         if kind not in _KINDS:
-            raise _refuse("kind", f"row {row + 1}: unknown kind {str(kind)[:40]!r}", "write step or ttft", row, "kind")
+            raise refusal(
+                "kind", f"row {row + 1}: unknown kind {str(kind)[:40]!r}", "write step or ttft", row=row, column="kind"
+            )
     steps = Steps(np.array([_KINDS[str(kind)] for kind in kinds]), time_s=time_s, **counts)
     _check_work(steps)
     return steps
 
 
 def _frame(path: Path) -> pl.DataFrame | None:
+    """The table of a file; ``None`` where none of its names is one of a table of steps."""
+    first = head(path)
     try:
-        if path.name.endswith((".json", ".json.gz")):
-            loaded = json.loads(path.read_text(encoding="utf-8"))
-            rows: Any = loaded.get("steps") if isinstance(loaded, dict) else loaded
-            if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
-                return None
-            return pl.DataFrame(rows, infer_schema_length=None, strict=False)
-        if path.name.endswith((".csv", ".csv.gz")):
-            return pl.read_csv(path, infer_schema_length=None)
-    except (ValueError, RecursionError, pl.exceptions.PolarsError):
+        if first.startswith(b"PAR1"):
+            scan = pl.scan_parquet(path, glob=False)
+            names = [name for name in scan.collect_schema() if name in _COLUMNS]
+            return scan.select(names).head(MAX_STEPS + 1).collect() if names else None
+        if not any(f'{name}"'.encode() in first for name in _MARKS) and first[:1] in (b"{", b"["):
+            return None
+        if first[:1] in (b"{", b"["):
+            rows = _json_rows(content(path))
+            return None if rows is None else pl.DataFrame(rows, infer_schema_length=None, strict=False)
+        if not any(name.encode() in first.split(b"\n", 1)[0] for name in _MARKS):
+            return None
+        return pl.read_csv(BytesIO(content(path)), infer_schema_length=None, n_rows=MAX_STEPS + 1)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        said = (str(error).strip().splitlines() or [""])[0][:200]
+        raise refusal("table", f"the table of steps cannot be read ({said})", "write the file again") from error
+
+
+def _json_rows(data: bytes) -> list[dict[str, Any]] | None:
+    """Rows of ``{"steps": [...]}``, of an array, or of JSON lines."""
+    documents = list(islice(json_documents(data), MAX_STEPS + 2))
+    rows: Any = documents[0] if len(documents) == 1 else [one for one in documents if one is not None]
+    if isinstance(rows, dict):
+        rows = rows.get("steps", [rows] if rows.keys() & set(_MARKS) else None)
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         return None
-    return None
+    return rows
 
 
 def _whole(frame: pl.DataFrame, name: str) -> Int64Array:
@@ -121,7 +151,9 @@ def _whole(frame: pl.DataFrame, name: str) -> Int64Array:
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         said = str(frame[name][row])[:40]
-        raise _refuse("count", f"row {row + 1}: {name} is {said}", "counts are whole numbers from 0 on", row, name)
+        raise refusal(
+            "count", f"row {row + 1}: {name} is {said}", "counts are whole numbers from 0 on", row=row, column=name
+        )
     return values.astype(np.int64)
 
 
@@ -132,7 +164,7 @@ def _times(frame: pl.DataFrame) -> Float64Array:
         row = int(np.flatnonzero(bad)[0])
         said = str(frame["time_s"][row])[:40]
         cure = "leave out steps that were not timed, and look for the fault in the tool that wrote the table"
-        raise _refuse("time", f"row {row + 1}: time_s is {said}, which no step takes", cure, row, "time_s")
+        raise refusal("time", f"row {row + 1}: time_s is {said}, which no step takes", cure, row=row, column="time_s")
     return values
 
 
@@ -147,11 +179,4 @@ def _check_work(steps: Steps) -> None:
     ):
         if bad.any():
             row = int(np.flatnonzero(bad)[0])
-            raise _refuse("row", f"row {row + 1}: {what}", cure, row)
-
-
-def _refuse(code: str, detail: str, cure: str, row: int | None = None, column: str | None = None) -> TraceError:
-    line = None if row is None else row + 1
-    return TraceError(
-        f"calibration.{code}", detail, [FieldError(detail, field="measurements", line=line, column=column, cure=cure)]
-    )
+            raise refusal("row", f"row {row + 1}: {what}", cure, row=row)

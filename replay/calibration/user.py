@@ -25,6 +25,10 @@ PARAMETERS: tuple[ParameterName, ...] = (
     "host_s",
     "request_s",
 )
+Phase = Literal["prefill", "decode", "mixed", "first token", "request"]
+"""What a measurement times: a step with prompt tokens, with decodes, with both; an idle server's first token; or whole
+requests."""
+PHASES: tuple[Phase, ...] = ("prefill", "decode", "mixed")
 MEANING: dict[ParameterName, str] = {
     "kernels_factor": "GEMMs, prefill attention and all-reduces, over the shipped times",
     "decode_attention_factor": "decode attention, over the shipped times",
@@ -32,6 +36,10 @@ MEANING: dict[ParameterName, str] = {
     "host_s": "scheduler and input preparation of a step",
     "request_s": "from sending a request to the engine's seeing it",
 }
+
+
+FEWEST_OF_A_PHASE = 10
+"""Of fewer left-out measurements no error of a phase is stated."""
 
 
 class _Part(BaseModel):
@@ -72,6 +80,8 @@ class ErrorFigures(_Part):
     """Errors |predicted / measured - 1| of measurements that the fit did not see."""
 
     what: str = Field(max_length=100)
+    phase: Phase | None = None
+    """``None``: of several."""
     n: int = Field(ge=1)
     median: float
     p95: float
@@ -83,8 +93,10 @@ class Residual(_Part):
     """One measurement beside what the calibration says of it."""
 
     label: str = Field(max_length=200)
-    measured_s: float
-    predicted_s: float
+    phase: Phase | None = None
+    """``None``: not known."""
+    measured_s: float = Field(gt=0)
+    predicted_s: float = Field(gt=0)
 
 
 class UserCalibration(_Part):
@@ -126,8 +138,11 @@ class UserCalibration(_Part):
         if not self.errors:
             return f"fitted on {self.measurements} measurements of this deployment, error not known (too few to check)"
         shown = next((one for one in self.errors if "E2E" in one.what), self.errors[0])
-        figures = f"median {shown.median:.1%}, p95 {shown.p95:.1%}".replace("%", " %")
-        return f"{shown.what} as measured on this deployment: {figures} of {shown.n} left out of the fit"
+        figures = f"median {shown.median:.1%}, p95 {shown.p95:.1%} of {shown.n} left out of the fit"
+        p95 = {one.phase: one.p95 for one in self.errors if one.n >= FEWEST_OF_A_PHASE}
+        if "prefill" in p95 and "decode" in p95:
+            figures += f" (prefill p95 {p95['prefill']:.1%}, decode p95 {p95['decode']:.1%})"
+        return f"{shown.what} as measured on this deployment: {figures.replace('%', ' %')}"
 
 
 def deployment_key(
