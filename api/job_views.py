@@ -13,5 +13,9 @@ from models.use_cases.jobs import get_job
 
 def job_out(session: Session, principal: Principal, job_id: str) -> JobOut:
     """The job of a request that was carried out: who may start or cancel a job may see it, without ``reports:read``."""
-    seeing = replace(principal, scopes=principal.scopes | {"reports:read"})
-    return JobOut.of_detail(get_job(session, seeing, job_id))
+    return JobOut.of_detail(get_job(session, seeing(principal), job_id))
+
+
+def seeing(principal: Principal) -> Principal:
+    """The principal with ``reports:read``, to be shown what it has just made."""
+    return replace(principal, scopes=principal.scopes | {"reports:read"})

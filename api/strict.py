@@ -137,7 +137,8 @@ def _query_names(dependant: Dependant) -> set[str]:
     return {field.alias for field in dependant.query_params}.union(*map(_query_names, dependant.dependencies))
 
 
-def _check_query(request: Request, known: frozenset[str]) -> None:
+def check_query(request: Request, known: frozenset[str]) -> None:
+    """Raises InvalidError for a query parameter that is not ``known``."""
     unknown = sorted(set(request.query_params) - known)
     if not unknown:
         return
@@ -161,7 +162,7 @@ class StrictRoute(APIRoute):
         async def strict(request: Request) -> Response:
             if reads_json or request.query_params:
                 await run_in_threadpool(authenticate, request)
-            _check_query(request, known)
+            check_query(request, known)
             if not reads_json:
                 return await handler(request)
             body = await _read_bounded(request)

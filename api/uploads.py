@@ -82,15 +82,25 @@ async def receive_upload(
         LimitError: the tenant's quota is used up. TooLargeError: by the declared length, or when the limit is passed.
         BadRequestError: the body ended early. DigestError: other bytes than declared. MediaTypeError: unknown encoding.
     """
-    length, sha256 = declared_length(request), declared_sha256(request.headers.get("content-digest"))
     if request.headers.get("content-encoding", "").strip().lower() not in _ENCODINGS:
         raise MediaTypeError("send the file as it is; compressed ones may be gzip or zstd")
-    left = await run_in_threadpool(_check_allowed, context, principal, length)
+    left = await run_in_threadpool(_check_allowed, context, principal, declared_length(request))
+    return await receive_body(request, context, writer, limit=context.settings.upload_max_bytes, left=left)
+
+
+async def receive_body(
+    request: Request, context: ApiContext, writer: UploadWriter, *, limit: int, left: int
+) -> StoredUpload:
+    """Reads the whole body into ``writer``: at most ``limit`` bytes, of which the tenant may store ``left``.
+
+    Raises:
+        LimitError, TooLargeError, BadRequestError, DigestError: as ``receive_upload``.
+    """
+    length, sha256 = declared_length(request), declared_sha256(request.headers.get("content-digest"))
     received, buffer = 0, bytearray()
     async for chunk in _chunks(request):
         received += len(chunk)
-        if received > context.settings.upload_max_bytes:
-            limit = context.settings.upload_max_bytes
+        if received > limit:
             raise TooLargeError(f"the body is larger than the limit of {limit} bytes", code="upload.too_large")
         if received > left:
             raise stored_bytes_error()

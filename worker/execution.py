@@ -26,7 +26,8 @@ from models.repositories import jobs as job_rows
 from models.repositories import traces as trace_rows
 from models.services import Services
 from models.tables import Job, Report
-from models.use_cases import traces
+from models.use_cases import calibrations, traces
+from replay.calibration.request import ResolvedCalibration
 from replay.errors import ReplayError
 from replay.planning.document import CandidateResult
 from replay.planning.resolve import Candidate, ResolvedPlan, ResolvedReplay
@@ -217,6 +218,28 @@ def _plan_report(run: Run) -> None:
     run.write(finish)
 
 
+def _calibrate(run: Run) -> None:
+    services, job = run.services, run.job
+    resolved = ResolvedCalibration.model_validate(job.spec["calibrate"])
+    paths = []
+    for number, file in enumerate(resolved.files, 1):
+        path = run.folder / str(number) / file.name  # under its own name, which refusals and the calibration say
+        path.parent.mkdir()
+        path.symlink_to(services.blobs.local_path(file.sha256).absolute())
+        paths.append(path)
+    found = runner.fit(paths, resolved, services.clock().date(), run.checkpoint)
+
+    def finish(session: Session) -> None:
+        _finish(run, session, job)
+        calibrations.keep_calibration(session, job.tenant_id, services, found, job_id=job.id)
+
+    run.write(finish)
+    try:
+        calibrations.delete_measurements(services, job)
+    except (OSError, SQLAlchemyError) as error:  # the calibration is kept; a later sweep deletes the files
+        log.warning("measurements.not_deleted", error=type(error).__name__)
+
+
 def _finish(run: Run, session: Session, job: Job) -> None:
     """Success of a job that stands alone. Code other than the one asked must not answer later requests for that one."""
     jobs.finish(session, job, run.attempt, run.services.clock())
@@ -273,4 +296,5 @@ _KINDS: dict[str, Callable[[Run], None]] = {
     "replay": _replay,
     "plan_candidate": _plan_candidate,
     "plan_report": _plan_report,
+    "calibrate": _calibrate,
 }

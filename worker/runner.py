@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any
 from models.hashing import code_version
 
 if TYPE_CHECKING:
+    from datetime import date
+
+    from replay.calibration.request import ResolvedCalibration
     from replay.calibration.user import UserCalibration
     from replay.hardware.catalogue import Catalogue
     from replay.planning.document import CandidateResult
@@ -122,6 +125,17 @@ def replay(
         resolved, deployment, result, workload, ingest=ingest_report, kernel_version=code_version()
     )
     return document, result
+
+
+def fit(
+    paths: Sequence[Path], resolved: ResolvedCalibration, today: date, checkpoint: Checkpoint = no_checkpoint
+) -> UserCalibration:
+    """A calibration from measurement files. Raises SpecError, TraceError."""
+    from replay.calibration.fit import calibrate
+    from replay.deployment import resolve_deployment
+
+    deployment = resolve_deployment(resolved.deployment.spec(), resolved.model, resolved.gpu)
+    return calibrate(paths, deployment, today=today, progress=lambda share: checkpoint(0.99 * share))
 
 
 def write_requests(table: RequestTable, out: Path) -> None:

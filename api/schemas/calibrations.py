@@ -22,4 +22,7 @@ class CalibrationOut(Out):
     id: str
     created_at: datetime
     calibration_id: str = Field(description="What reports name: made of the content")
+    version: int = Field(description="Counts those of the same deployment, from 1")
+    counts: bool = Field(description="Whether plans and replays use it: the newest of its deployment")
+    job_id: str | None = Field(description="The job that fitted it; null where it was uploaded as it is")
     calibration: UserCalibration

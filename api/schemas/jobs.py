@@ -13,7 +13,7 @@ from models.use_cases.jobs import JobDetail
 from replay.specs import PlanSpec, ReplaySpec
 
 JobStatus = Literal["queued", "running", "succeeded", "failed", "cancelled"]
-JobKind = Literal["ingest", "replay", "plan"]
+JobKind = Literal["ingest", "replay", "plan", "calibrate"]
 LIVE: frozenset[str] = frozenset({"queued", "running"})
 
 
@@ -83,16 +83,18 @@ class JobSummary(Out):
 
 
 class JobOut(JobSummary):
-    """A job with its plan's children by status and, once it succeeded, the id of its report."""
+    """A job with its plan's children by status and, once it succeeded, the id of its report or calibration."""
 
     children: dict[str, int]
     report_id: str | None
+    calibration_id: str | None
 
     @classmethod
     def of_detail(cls, detail: JobDetail) -> JobOut:
         """From the stored row and what belongs to it."""
         values = _summary(detail.job)
-        values.update(progress=_share(detail.progress), children=detail.children, report_id=detail.report_id)
+        made = {"report_id": detail.report_id, "calibration_id": detail.calibration_id}
+        values.update(progress=_share(detail.progress), children=detail.children, **made)
         return cls.model_validate(values)
 
     @property

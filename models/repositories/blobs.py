@@ -10,7 +10,8 @@ from sqlalchemy.orm import Session
 
 from models.blobs import PROBE_SHA256
 from models.dialect import upsert
-from models.tables import Blob, Report, Trace
+from models.repositories.jobs import LIVE
+from models.tables import Blob, Job, JobFile, Report, Trace
 
 
 def note_blob(session: Session, sha256: str, size_bytes: int, now: datetime) -> None:
@@ -19,21 +20,32 @@ def note_blob(session: Session, sha256: str, size_bytes: int, now: datetime) -> 
 
 
 def stored_bytes(session: Session, tenant_id: str) -> int:
-    """Bytes of the tenant's uploads while they are kept, their canonical forms, reports and tables of requests; shared
-    blobs count each."""
+    """Bytes of the tenant's uploads while they are kept, their canonical forms, reports, tables of requests and files
+    of live jobs; shared blobs count each."""
     upload = case((Blob.bytes > 0, Trace.source_bytes), else_=0)
     traces = select(func.sum(upload + func.coalesce(Trace.canonical_bytes, 0))).join(
         Blob, Blob.sha256 == Trace.source_sha256
     )
     reports = select(func.sum(Report.document_bytes + func.coalesce(Report.requests_bytes, 0)))
-    totals = [traces.where(Trace.tenant_id == tenant_id), reports.where(Report.tenant_id == tenant_id)]
+    files = select(func.sum(JobFile.bytes)).join(Job, Job.id == JobFile.job_id).where(Job.status.in_(LIVE))
+    totals = [
+        traces.where(Trace.tenant_id == tenant_id),
+        reports.where(Report.tenant_id == tenant_id),
+        files.where(Job.tenant_id == tenant_id),
+    ]
     return sum(int(session.scalars(total).one() or 0) for total in totals)
 
 
 def _unreferenced() -> ColumnElement[bool]:
     references = (Trace.source_sha256, Trace.canonical_sha256, Report.document_sha256, Report.requests_sha256)
-    referenced = or_(*(select(1).where(column == Blob.sha256).exists() for column in references))
+    referenced = or_(*(select(1).where(column == Blob.sha256).exists() for column in references), _awaited())
     return and_(~referenced, Blob.sha256 != PROBE_SHA256)
+
+
+def _awaited() -> ColumnElement[bool]:
+    """Whether a live job reads the blob."""
+    live = and_(JobFile.sha256 == Blob.sha256, Job.id == JobFile.job_id, Job.status.in_(LIVE))
+    return select(1).where(live).exists()
 
 
 def list_unused(session: Session, before: datetime, limit: int = 1000) -> list[str]:
@@ -56,7 +68,7 @@ def _is_upload(*, waiting: bool) -> ColumnElement[bool]:
 
 def _is_read_upload() -> ColumnElement[bool]:
     others = (Trace.canonical_sha256, Report.document_sha256, Report.requests_sha256)
-    needed = or_(*(select(1).where(column == Blob.sha256).exists() for column in others))
+    needed = or_(*(select(1).where(column == Blob.sha256).exists() for column in others), _awaited())
     return and_(Blob.bytes > 0, _is_upload(waiting=False), ~_is_upload(waiting=True), ~needed)
 
 

@@ -14,6 +14,11 @@ def list_calibrations(session: Session, tenant_id: str) -> list[CalibrationRow]:
     return list(session.scalars(statement))
 
 
+def find_of_job(session: Session, tenant_id: str, job_id: str) -> CalibrationRow | None:
+    """The one that a job fitted."""
+    return session.scalars(of_tenant(CalibrationRow, tenant_id).where(CalibrationRow.job_id == job_id)).one_or_none()
+
+
 def find_calibration(session: Session, tenant_id: str, calibration_id: str) -> CalibrationRow | None:
     """One of a tenant."""
     statement = of_tenant(CalibrationRow, tenant_id).where(CalibrationRow.id == calibration_id)

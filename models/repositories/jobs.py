@@ -16,7 +16,7 @@ from models.tables import Job, JobResult
 LIVE = ("queued", "running")
 SHARED = (*LIVE, "succeeded")
 """States in which a job answers further requests of equal input."""
-TOP_LEVEL_KINDS = ("ingest", "replay", "plan")
+TOP_LEVEL_KINDS = ("ingest", "replay", "plan", "calibrate")
 
 
 def get_job(session: Session, tenant_id: str, job_id: str) -> Job:

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from models.tables.base import HASH_LENGTH, ID_LENGTH, Base
 
 JOB_STATUSES = ("queued", "running", "succeeded", "failed", "cancelled")
-JOB_KINDS = ("ingest", "replay", "plan", "plan_candidate", "plan_report")
+JOB_KINDS = ("ingest", "replay", "plan", "plan_candidate", "plan_report", "calibrate")
 
 
 class Job(Base):
@@ -77,6 +77,16 @@ class Job(Base):
             postgresql_where=text("status IN ('queued', 'running', 'succeeded')"),
         ),
     )
+
+
+class JobFile(Base):
+    """A blob that a job reads and no trace names: kept while the job is live, which is why it is no foreign key."""
+
+    __tablename__ = "job_files"
+
+    job_id: Mapped[str] = mapped_column(String(ID_LENGTH), ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    sha256: Mapped[str] = mapped_column(String(HASH_LENGTH), primary_key=True, index=True)
+    bytes: Mapped[int]
 
 
 class JobResult(Base):

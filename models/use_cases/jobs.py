@@ -1,4 +1,4 @@
-"""Jobs as users see them: ingests, replays and plans; a plan's children only through their plan."""
+"""Jobs as users see them: ingests, replays, plans and calibrations; a plan's children only through their plan."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from models import jobs
 from models.errors import ConflictError, NotFoundError
 from models.paging import Page, PageRequest
 from models.principal import Principal
+from models.repositories import calibrations as calibration_rows
 from models.repositories import jobs as job_rows
 from models.repositories import reports as report_rows
 from models.services import Services
@@ -25,6 +26,8 @@ class JobDetail:
     children: dict[str, int]
     """Children by status; empty but for plans."""
     report_id: str | None
+    calibration_id: str | None = None
+    """What a calibrate job fitted, while it is kept."""
 
 
 def get_job(session: Session, principal: Principal, job_id: str) -> JobDetail:
@@ -32,6 +35,9 @@ def get_job(session: Session, principal: Principal, job_id: str) -> JobDetail:
     principal.require("reports:read")
     job = _get_top_level(session, principal, job_id)
     report = report_rows.find_of_job(session, principal.tenant_id, job.id)
+    if job.kind == "calibrate":
+        fitted = calibration_rows.find_of_job(session, principal.tenant_id, job.id)
+        return JobDetail(job, job.progress, {}, None, fitted.id if fitted else None)
     if job.kind != "plan":
         return JobDetail(job, job.progress, {}, report.id if report else None)
     children, done = job_rows.children_summary(session, job.id)
@@ -49,7 +55,7 @@ def list_jobs(
     trace_id: str | None = None,
     schedule_id: str | None = None,
 ) -> Page[Job]:
-    """The tenant's top-level jobs (kinds ingest, replay, plan), newest first."""
+    """The tenant's top-level jobs (kinds ingest, replay, plan, calibrate), newest first."""
     principal.require("reports:read")
     filters = {"status": status, "kind": kind, "trace_id": trace_id, "schedule_id": schedule_id}
     return job_rows.list_jobs(session, principal.tenant_id, page, filters)

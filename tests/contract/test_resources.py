@@ -5,7 +5,7 @@ import threading
 from datetime import datetime
 
 import pytest
-from apptools import CSV, PLAN, REPLAY, calibration_document, problem
+from apptools import CSV, PLAN, problem
 from report_documents import plan_document
 
 from models.tables import Job
@@ -333,53 +333,6 @@ def test_a_start_up_log_is_read(local):
     assert answer.json()["deployment"]["engine"]["overrides"] == {"num_gpu_blocks_override": 25_000, "block_size": 16}
     found = problem(local.http.post("/v1/start-up-logs", json={"log": "nothing"}), 422, "start_up_log.unknown")
     assert found["errors"][0]["field"] == "log"
-
-
-# Calibrations
-
-
-def test_a_calibration_is_kept_and_used_for_its_deployment(local):
-    made = local.http.post("/v1/calibrations", json={"calibration": calibration_document()})
-    assert made.status_code == 201
-    path = made.headers["location"]
-    assert local.http.get(path).json() == made.json()
-    assert made.json()["calibration_id"].startswith("user/")
-    assert [one["id"] for one in local.http.get("/v1/calibrations").json()["items"]] == [made.json()["id"]]
-    trace_id = local.made.add_ready_trace()
-
-    def asked(**more):
-        body = {"trace_id": trace_id, **REPLAY, **more}
-        answer = local.http.post("/v1/replays", json=body)
-        assert answer.status_code == 202, answer.text
-        with local.made.services.database.read() as session:
-            return session.get(Job, answer.json()["id"]).spec["replay"]
-
-    model = REPLAY["deployment"]["model"]
-    mine = calibration_document(
-        deployment=calibration_document()["deployment"] | {"model": model, "gpu": REPLAY["deployment"]["gpu"]}
-    )
-    own = local.http.post("/v1/calibrations", json={"calibration": mine}).json()
-    assert [one["base_id"] for one in asked()["calibrations"]] == ["h100_sxm/vllm/1+2"]
-    assert asked(calibration="shipped")["calibrations"] == []
-    assert len(asked(calibration=own["id"])["calibrations"]) == 1
-    found = local.http.post("/v1/replays", json={"trace_id": trace_id, **REPLAY, "calibration": "cal_none"})
-    problem(found, 422, "calibration.unknown")
-    assert local.http.delete(path).status_code == 204
-    problem(local.http.get(path), 404, "calibration.not_found")
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"parameters": []},
-        {"parameters": [dict(one, value=-1.0) for one in calibration_document()["parameters"]]},
-        {"measurements": 0},
-        {"date": "soon"},
-        {"deployment": calibration_document()["deployment"] | {"model": "no/such-model"}},
-    ],
-)
-def test_an_impossible_calibration_is_refused(local, changes):
-    problem(local.http.post("/v1/calibrations", json={"calibration": calibration_document(**changes)}), 422)
 
 
 # Schedules

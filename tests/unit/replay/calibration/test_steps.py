@@ -2,84 +2,26 @@
 
 from __future__ import annotations
 
+import gzip
 import json
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
+from measurement_files import DEPLOYMENT, HEAD, TRUTH, deployment_of, shapes, table
 
-from replay.calibration.applied import apply_calibration, with_parameters
+from replay.calibration.applied import apply_calibration
 from replay.calibration.fit import calibrate
 from replay.calibration.step_fit import PRIOR_SD, design_of, fit_steps
-from replay.calibration.steps import Steps, read_steps
+from replay.calibration.steps import read_steps
 from replay.calibration.user import PARAMETERS, UserCalibration, parse_calibration
-from replay.deployment import Deployment, resolve_deployment
+from replay.deployment import resolve_deployment
 from replay.errors import SpecError, TraceError
-from replay.hardware.catalogue import shipped_catalogue
 from replay.specs import DeploymentSpec
 
-CATALOGUE = shipped_catalogue()
 TODAY = date(2026, 11, 29)
-HEAD = "kind,prefill_tokens,cached,decode_requests,decode_context_tokens,time_s"
-
-
-def deployment_of(**changes: object) -> Deployment:
-    fields = {"model": "Qwen/Qwen3-14B", "gpu": "H100-SXM", "engine": {"preset": "vllm-0.11"}, **changes}
-    spec = DeploymentSpec.model_validate(fields)
-    return resolve_deployment(spec, CATALOGUE.model(spec.model), CATALOGUE.gpu(spec.gpu))
-
-
-DEPLOYMENT = deployment_of()
-
-
-def shapes(*, decodes: bool = True, first_tokens: bool = True) -> list[tuple[str, int, int, int, int]]:
-    rows = [("step", tokens, cached, 0, 0) for tokens in (64, 512, 2048, 8000) for cached in (0, 4000)]
-    if decodes:
-        rows += [("step", 0, 0, n, n * context) for n in (1, 16, 64, 256) for context in (100, 2000, 8000)]
-        rows += [("step", 1024, 0, n, n * 1000) for n in (8, 32, 128)]
-    if first_tokens:
-        rows += [("ttft", tokens, 0, 0, 0) for tokens in (32, 500, 1500, 6000, 12000)]
-    return rows
-
-
-def table(path: Path, truth: np.ndarray, *, noise: float = 0.01, repeats: int = 4, **which: bool) -> Path:
-    """Steps of a server whose parameters are ``truth``."""
-    rows = shapes(**which) * repeats
-    columns = list(zip(*rows, strict=True))
-    steps = Steps(
-        np.array([kind == "ttft" for kind in columns[0]]),
-        *(np.array(column, dtype=np.int64) for column in columns[1:]),
-        time_s=np.ones(len(rows)),
-    )
-    exact = replaced(DEPLOYMENT, truth)
-    jitter = 1 + noise * np.random.default_rng(3).standard_normal(len(rows))
-    design = design_without_check(steps, exact)
-    lines = [f"{','.join(map(str, row))},{time}" for row, time in zip(rows, design * jitter, strict=True)]
-    path.write_text("\n".join([HEAD, *lines]) + "\n")
-    return path
-
-
-def replaced(deployment: Deployment, truth: np.ndarray) -> Deployment:
-    changed = with_parameters(deployment.step_time, **dict(zip(PARAMETERS, truth.tolist(), strict=True)))
-    return replace(deployment, step_time=changed)
-
-
-def design_without_check(steps: Steps, deployment: Deployment) -> np.ndarray:
-    record = deployment.step_time
-    own = replace(steps, time_s=np.full(steps.n, 1.0))
-    for _ in range(2):  # the first pass has no times yet, which the check would refuse
-        try:
-            design = design_of(own, record, deployment.engine)
-        except TraceError:
-            own = replace(own, time_s=np.full(steps.n, 0.03))
-            continue
-        return design.predict(design.prior)
-    raise AssertionError("no plausible time")
-
-
-TRUTH = np.array([1.13, 1.0, 24e-6, 3.5e-3, 4e-3])
 
 
 def test_planted_parameters_come_back_under_noise(tmp_path: Path) -> None:
@@ -221,3 +163,55 @@ def test_a_changed_base_is_said_and_files_go_round(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as nothing:
         calibrate([], DEPLOYMENT, today=TODAY)
     assert nothing.value.code == "calibration.mixed"
+
+
+def test_a_table_is_read_the_same_from_every_form(tmp_path: Path) -> None:
+    csv = table(tmp_path / "s.csv", TRUTH, repeats=1)
+    frame = pl.read_csv(csv)
+    rows = frame.to_dicts()
+    forms = {
+        "s.json": json.dumps({"steps": rows}).encode(),
+        "array": json.dumps(rows).encode(),
+        "s.jsonl": "\n".join(json.dumps(row) for row in rows).encode(),
+        "s.csv.gz": gzip.compress(csv.read_bytes()),
+    }
+    for name, content in forms.items():
+        (tmp_path / name).write_bytes(content)
+    frame.write_parquet(tmp_path / "parquet")
+    wanted = calibrate([csv], DEPLOYMENT, today=TODAY).parameters
+    for name in (*forms, "parquet"):
+        assert calibrate([tmp_path / name], DEPLOYMENT, today=TODAY).parameters == wanted, name
+
+
+def test_a_table_that_unfolds_beyond_all_bounds_or_is_cut_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "bomb").write_bytes(gzip.compress(HEAD.encode() + b"\n" + b" " * 300 * 2**20))
+    whole = table(tmp_path / "s.csv", TRUTH)
+    pl.read_csv(whole).write_parquet(tmp_path / "p")
+    (tmp_path / "cut").write_bytes((tmp_path / "p").read_bytes()[:-20])
+    for name, code in (("bomb", "trace."), ("cut", "calibration.table")):
+        with pytest.raises(TraceError) as refused:
+            calibrate([tmp_path / name], DEPLOYMENT, today=TODAY)
+        assert refused.value.code.startswith(code)
+        assert refused.value.errors[0].cure
+
+
+def test_errors_are_stated_by_phase(tmp_path: Path) -> None:
+    found = calibrate([table(tmp_path / "s.csv", TRUTH)], DEPLOYMENT, today=TODAY)
+    by_phase = {one.phase: one for one in found.errors}
+    assert {"prefill", "decode", "mixed", "first token", None} == set(by_phase)
+    assert by_phase[None].n == sum(by_phase[one].n for one in ("prefill", "decode", "mixed"))  # type: ignore[index]
+    assert "prefill p95" in found.stated_error
+    assert {one.phase for one in found.residuals} == {"prefill", "decode", "mixed", "first token"}
+
+
+def test_data_parallel_ranks_keep_the_shipped_step_times_and_it_is_said(tmp_path: Path) -> None:
+    ranks = {"preset": "vllm-0.11", "overrides": {"data_parallel_size": 2}}
+    parallel = deployment_of(model="Qwen/Qwen3-30B-A3B", engine=ranks)
+    key = shipped().deployment.model_copy(update={"model": parallel.model.key})
+    own = shipped().model_copy(update={"deployment": key})
+    found = resolve_deployment(parallel.spec, parallel.model, parallel.gpu, (own,)).step_time
+    assert found.provenance != "measured"
+    assert any(own.id in note and "data-parallel" in note for note in found.notes)
+    with pytest.raises(SpecError) as refused:
+        calibrate([table(tmp_path / "s.csv", TRUTH)], parallel, today=TODAY)
+    assert refused.value.code == "calibration.data_parallel"
