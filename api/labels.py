@@ -9,11 +9,15 @@ if TYPE_CHECKING:
 
 
 def about(job: Job | None) -> str:
-    """``Llama-3.1-8B on H100-SXM, L40S; trace chat.csv`` of a plan or a replay; empty for others."""
+    """``Llama-3.1-8B on H100-SXM, L40S; trace chat.csv`` of a plan or a replay, with files of a calibration; empty
+    for others."""
     spec = (job.spec or {}).get(job.kind) if job is not None else None
     if not isinstance(spec, dict):
         return ""
     gpus = [gpu["key"] for gpu in spec.get("gpus") or [spec["gpu"]]]
     shown = ", ".join(gpus[:4]) + (", ..." if len(gpus) > 4 else "")
-    trace = spec["trace"].get("name")
-    return f"{spec['model']['key']} on {shown}" + (f"; trace {trace}" if trace else "")
+    trace = spec.get("trace", {}).get("name")
+    files = ", ".join(file["name"] for file in spec.get("files", ())[:3])
+    return (
+        f"{spec['model']['key']} on {shown}" + (f"; trace {trace}" if trace else "") + (f"; {files}" if files else "")
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import threading
 import time
@@ -262,6 +263,13 @@ def problem(response: httpx.Response, status: int, code: str | None = None) -> d
     if code is not None:
         assert body["code"] == code
     return body
+
+
+def form_token(page: httpx.Response) -> str:
+    """The token of a page's forms."""
+    found = re.search(r'name="csrf" value="([0-9a-f]{64})"', page.text)
+    assert found is not None
+    return found.group(1)
 
 
 def api_routes(app: FastAPI) -> list[tuple[str, str]]:

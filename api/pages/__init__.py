@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
+from api.pages.calibrations import router as calibrations_router
 from api.pages.catalogue import router as catalogue_router
 from api.pages.home import router as home_router
 from api.pages.jobs import router as jobs_router
@@ -26,6 +27,7 @@ for _part in (
     jobs_router,
     reports_router,
     schedules_router,
+    calibrations_router,
     catalogue_router,
 ):
     router.include_router(_part)

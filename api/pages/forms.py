@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import parse_qsl
 
 from pydantic import ValidationError
@@ -113,3 +114,35 @@ def number(form: Form, name: str, faults: Faults, *, whole: bool = False) -> flo
     except ValueError:
         faults.add(name, f"{text!r} is not a {'whole ' if whole else ''}number")
         return None
+
+
+def named_values(form: Form, name: str, faults: Faults) -> dict[str, Any]:
+    """``key=value`` lines or commas. Values stay text: the spec reads them."""
+    out: dict[str, Any] = {}
+    for part in form.text(name).replace(",", "\n").splitlines():
+        if not part.strip():
+            continue
+        key, equals, value = part.partition("=")
+        if not equals or not key.strip() or not value.strip():
+            faults.add(name, f"{part.strip()!r} is not of the form name=value")
+        else:
+            out[key.strip()] = _scalar(value.strip())
+    return out
+
+
+def named_lines(values: Mapping[str, object]) -> str:
+    """The lines that ``named_values`` reads."""
+    return "\n".join(
+        f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in values.items()
+    )
+
+
+def _scalar(text: str) -> bool | int | float | str:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

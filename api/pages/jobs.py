@@ -70,6 +70,8 @@ def result(detail: JobDetail) -> str | None:
     """The page of what a job made; ``None`` while there is none."""
     if detail.report_id is not None:
         return f"/reports/{detail.report_id}"
+    if detail.calibration_id is not None:
+        return f"/calibrations/{detail.calibration_id}"
     if detail.job.kind == "ingest" and detail.job.trace_id is not None and detail.job.status == "succeeded":
         return f"/traces/{detail.job.trace_id}"
     return None

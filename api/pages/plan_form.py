@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from api.pages.forms import Faults, Form, number
+from api.pages.forms import Faults, Form, named_lines, named_values, number
 from replay.errors import SpecError
 from replay.specs import PlanSpec
 
@@ -131,7 +131,7 @@ def from_spec(spec: PlanSpec) -> Form:
     pairs += [(name, value) for name, value in texts if value]
     pairs.append(("changes", _lines_text(change, _TRANSFORM_FIELDS)))
     pairs.append(("pools", "" if spec.disaggregation is None else _lines_text(spec.disaggregation)))
-    pairs.append(("knobs", "\n".join(f"{key}={_text(value)}" for key, value in spec.engine.overrides.items())))
+    pairs.append(("knobs", named_lines(spec.engine.overrides)))
     pairs.append(("own_prices", "\n".join(f"{gpu}={usd:.12g}" for gpu, usd in spec.price.usd_per_gpu_hour.items())))
     return Form(pairs)
 
@@ -144,13 +144,13 @@ def to_spec(form: Form, faults: Faults) -> PlanSpec | None:
         "gpus": form.many("gpus"),
         "tp": form.many("tp"),
         "objectives": _objectives(form, faults),
-        "engine": {"preset": form.text("engine") or "vllm-0.33", "overrides": _pairs(form, "knobs", faults)},
+        "engine": {"preset": form.text("engine") or "vllm-0.33", "overrides": named_values(form, "knobs", faults)},
         "router": form.text("router") or "round_robin",
         "price": {
             "provider": form.optional("provider"),
             "region": form.optional("region"),
             "term": form.text("term") or "on_demand",
-            "usd_per_gpu_hour": _pairs(form, "own_prices", faults),
+            "usd_per_gpu_hour": named_values(form, "own_prices", faults),
         },
     }
     growth = number(form, "growth", faults)
@@ -206,20 +206,6 @@ def _share(percent: str, field: str, faults: Faults) -> float | None:
         return None
 
 
-def _pairs(form: Form, name: str, faults: Faults) -> dict[str, Any]:
-    """``key=value`` lines or commas. Values stay text: the spec reads them."""
-    out: dict[str, Any] = {}
-    for part in form.text(name).replace(",", "\n").splitlines():
-        if not part.strip():
-            continue
-        key, equals, value = part.partition("=")
-        if not equals or not key.strip() or not value.strip():
-            faults.add(name, f"{part.strip()!r} is not of the form name=value")
-        else:
-            out[key.strip()] = _scalar(value.strip())
-    return out
-
-
 def _lines(form: Form, field: str, faults: Faults, example: str, elsewhere: Sequence[str] = ()) -> dict[str, Any]:
     """``name=value`` lines, values as JSON or text; names that the form has a field for ``elsewhere`` are refused."""
     out: dict[str, Any] = {}
@@ -243,18 +229,3 @@ def _lines_text(spec: BaseModel, elsewhere: Sequence[str] = ()) -> str:
     """The lines that ``_lines`` reads, for all that is not as it is without being asked."""
     chosen = spec.model_dump(mode="json", exclude_defaults=True, exclude=set(elsewhere))
     return "\n".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in chosen.items())
-
-
-def _scalar(text: str) -> bool | int | float | str:
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

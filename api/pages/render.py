@@ -36,11 +36,16 @@ def checked_form(request: Request, form: Annotated[Form, Depends(read_form)]) ->
     Raises:
         ForbiddenError: where its token is not this visitor's.
     """
+    check_token(request, form)
+    return form
+
+
+def check_token(request: Request, form: Form) -> None:
+    """Raises ForbiddenError where the form's token is not this visitor's."""
     if not hmac.compare_digest(form.text(CSRF_FIELD).encode(), csrf_token(request).encode()):
         raise ForbiddenError(
             "this form is out of date: open its page again and send it from there", code="forbidden.csrf"
         )
-    return form
 
 
 CheckedForm = Annotated[Form, Depends(checked_form)]

@@ -6,7 +6,8 @@ no meaning is carried by colour alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from replay.planning.document import Recommendation, Timeline, WorkloadSeries
@@ -236,6 +237,45 @@ def length_map(prompts: list[int], outputs: list[int], counts: list[list[int | N
     }
     more = {"xaxis": {"type": "category"}, "yaxis": {"type": "category", "rangemode": "normal"}}
     return {"data": [cells], "layout": layout("output tokens from", "prompt tokens from", **more)}
+
+
+def agreement(points: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
+    """Predicted against measured time in seconds, one kind of point for each name; on the line both agree."""
+    every = [1e3 * value for pairs in points.values() for pair in pairs for value in pair]
+    ends = [min(every), max(every)]
+    line = {"color": "#555555", "dash": "dash", "width": 1}
+    data = [{"type": "scatter", "mode": "lines", "name": "both agree", "x": ends, "y": ends, "line": line}]
+    for i, (name, pairs) in enumerate(points.items()):
+        x, y = [measured * 1e3 for measured, _ in pairs], [predicted * 1e3 for _, predicted in pairs]
+        data.append({"type": "scatter", "mode": "markers", "name": name, "x": x, "y": y, "marker": _point(i)})
+    more = {"xaxis": _decades(every), "yaxis": _decades(every) | {"rangemode": "normal"}}
+    return {"data": data, "layout": layout("measured, ms (log scale)", "predicted, ms (log scale)", **more)}
+
+
+def residuals(points: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
+    """Error of the prediction over the measured time in seconds; above zero is predicted too slow."""
+    data = []
+    for i, (name, pairs) in enumerate(points.items()):
+        x, y = [measured * 1e3 for measured, _ in pairs], [predicted / measured - 1 for measured, predicted in pairs]
+        data.append({"type": "scatter", "mode": "markers", "name": name, "x": x, "y": y, "marker": _point(i)})
+    more = {
+        "xaxis": _decades([1e3 * measured for pairs in points.values() for measured, _ in pairs]),
+        "yaxis": {"tickformat": ".0%", "zeroline": True, "zerolinecolor": "#555555", "rangemode": "normal"},
+    }
+    return {"data": data, "layout": layout("measured, ms (log scale)", "predicted over measured - 1", **more)}
+
+
+def _decades(values: Sequence[float]) -> Figure:
+    """A logarithmic axis over these values with whole labels: by default its minor ones lack their zeros."""
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    steps = (1, 2, 5) if high - low <= 3 else (1,)
+    ticks = [step * 10.0**power for power in range(low, high + 1) for step in steps]
+    return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,.6g}" for tick in ticks]}
+
+
+def _point(i: int) -> Figure:
+    symbols = ("circle", "x", "diamond", "triangle-up", "square")
+    return {"color": COLOURS[(0, 5, 2, 3, 6)[i % 5]], "symbol": symbols[i % 5], "size": 7, "opacity": 0.8}
 
 
 def cache_sizes(tokens: list[int], shares: list[float]) -> Figure:

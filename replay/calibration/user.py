@@ -133,11 +133,16 @@ class UserCalibration(_Part):
         return next(one.value for one in self.parameters if one.name == name)
 
     @property
+    def headline(self) -> ErrorFigures | None:
+        """The error that stands for the whole: of E2E where requests were measured; ``None``: not known."""
+        return next((one for one in self.errors if "E2E" in one.what), self.errors[0] if self.errors else None)
+
+    @property
     def stated_error(self) -> str:
         """The sentence on errors for reports."""
-        if not self.errors:
+        shown = self.headline
+        if shown is None:
             return f"fitted on {self.measurements} measurements of this deployment, error not known (too few to check)"
-        shown = next((one for one in self.errors if "E2E" in one.what), self.errors[0])
         figures = f"median {shown.median:.1%}, p95 {shown.p95:.1%} of {shown.n} left out of the fit"
         p95 = {one.phase: one.p95 for one in self.errors if one.n >= FEWEST_OF_A_PHASE}
         if "prefill" in p95 and "decode" in p95:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 
 import httpx
 import pytest
-from apptools import TestApp, client, concrete, live, make_app, migrated_template
+from apptools import TestApp, client, concrete, form_token, live, make_app
 from fastapi.routing import iter_route_contexts
 from report_documents import plan_document, replay_document
 
@@ -17,41 +15,8 @@ from api.pages import router
 from api.pages.render import PageRoute
 from models.tables import Job, Report
 
-LISTS = ("/", "/traces", "/jobs", "/reports", "/schedules", "/plans/new", "/schedules/new")
+LISTS = ("/", "/traces", "/jobs", "/reports", "/schedules", "/plans/new", "/schedules/new", "/calibrations")
 CATALOGUE = ("/catalogue/gpus", "/catalogue/models", "/catalogue/prices")
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return migrated_template(tmp_path_factory.mktemp("template"))
-
-
-@pytest.fixture
-def made(tmp_path: Path, template: Path) -> Iterator[TestApp]:
-    with make_app(tmp_path / "local", template) as app:
-        yield app
-
-
-@pytest.fixture
-def http(made: TestApp) -> Iterator[httpx.Client]:
-    with live(made.app) as address, client(address) as opened:
-        yield opened
-
-
-@pytest.fixture
-def keyed(tmp_path: Path, template: Path) -> Iterator[tuple[TestApp, httpx.Client]]:
-    with (
-        make_app(tmp_path / "keyed", template, tenants=("a", "b")) as app,
-        live(app.app) as address,
-        client(address) as opened,
-    ):
-        yield app, opened
-
-
-def token(page: httpx.Response) -> str:
-    found = re.search(r'name="csrf" value="([0-9a-f]{64})"', page.text)
-    assert found is not None
-    return found.group(1)
 
 
 @pytest.mark.parametrize("path", [*LISTS, *CATALOGUE])
@@ -110,7 +75,7 @@ def test_a_live_job_can_be_cancelled_from_its_page(made: TestApp, http: httpx.Cl
     job = made.add_job(kind="replay", status="queued")
     page = http.get(f"/jobs/{job}")
     assert "/static/job.js" in page.text
-    answer = http.post(f"/jobs/{job}/cancel", data={"csrf": token(page)})
+    answer = http.post(f"/jobs/{job}/cancel", data={"csrf": form_token(page)})
     assert answer.status_code == 303
     assert http.get(f"/jobs/{job}/state").json()["words"] == "cancelled"
 
@@ -126,7 +91,7 @@ def test_forms_without_their_token_are_refused(made: TestApp, http: httpx.Client
 
 def test_forms_of_other_sites_are_refused(made: TestApp, http: httpx.Client) -> None:
     job = made.add_job(kind="replay", status="queued")
-    data = {"csrf": token(http.get(f"/jobs/{job}"))}
+    data = {"csrf": form_token(http.get(f"/jobs/{job}"))}
     answer = http.post(f"/jobs/{job}/cancel", data=data, headers={"Origin": "https://evil.example"})
     assert answer.status_code == 403
 
@@ -140,7 +105,13 @@ def test_a_plan_with_a_fault_comes_back_with_what_was_typed(made: TestApp, http:
     trace = made.add_ready_trace()
     page = http.get(f"/plans/new?trace={trace}")
     assert f'value="{trace}" selected' in page.text
-    fields = {"csrf": token(page), "trace": trace, "model": "meta-llama/Llama-3.1-9B", "gpus": "H100-SXM", "tp": "1"}
+    fields = {
+        "csrf": form_token(page),
+        "trace": trace,
+        "model": "meta-llama/Llama-3.1-9B",
+        "gpus": "H100-SXM",
+        "tp": "1",
+    }
     fields |= {"metric_0": "ttft", "statistic_0": "p99", "limit_0": "2", "unit_0": "s", "growth": "1.5"}
     answer = http.post("/plans/new", data=fields)
     assert answer.status_code == 422
@@ -160,7 +131,7 @@ def test_catalogue_search_and_own_price(http: httpx.Client) -> None:
     assert "H100-SXM" in http.get("/catalogue/gpus?find=h100").text
     assert "Nothing to show" in http.get("/catalogue/gpus?find=zzz").text
     page = http.get("/catalogue/prices")
-    fields = {"csrf": token(page), "gpu": "H100-SXM", "provider": "Us", "region": "here", "term": "owned"}
+    fields = {"csrf": form_token(page), "gpu": "H100-SXM", "provider": "Us", "region": "here", "term": "owned"}
     answer = http.post("/catalogue/prices", data=fields | {"date": "2026-11-01"})
     assert answer.status_code == 422
     assert "say how many dollars an hour" in answer.text
@@ -226,7 +197,7 @@ def test_logging_in_and_out(keyed: tuple[TestApp, httpx.Client]) -> None:
     assert "samesite=strict" in cookie
     page = http.get("/traces")
     assert page.status_code == 200
-    assert http.post("/logout", data={"csrf": token(page)}).status_code == 303
+    assert http.post("/logout", data={"csrf": form_token(page)}).status_code == 303
     http.cookies.clear()
     assert http.get("/traces").status_code == 303
 
@@ -261,7 +232,7 @@ def test_no_page_is_in_the_api_description() -> None:
 def test_text_that_no_database_stores_is_refused(made: TestApp, http: httpx.Client) -> None:
     assert http.get("/plans/new?job=%00").status_code == 404
     assert http.get("/schedules/new?job=%00").status_code == 404
-    csrf = token(http.get("/plans/new"))
+    csrf = form_token(http.get("/plans/new"))
     answer = http.post("/plans/new", content=f"csrf={csrf}&trace=%00".encode())
     assert answer.status_code == 422
     assert "NUL" in answer.text
@@ -288,7 +259,7 @@ def test_what_was_deleted_is_named_but_not_linked(made: TestApp, http: httpx.Cli
 
 def test_a_report_is_deleted_from_its_page(made: TestApp, http: httpx.Client) -> None:
     path = f"/reports/{made.add_report()}"
-    answer = http.post(f"{path}/delete", data={"csrf": token(http.get(path))})
+    answer = http.post(f"{path}/delete", data={"csrf": form_token(http.get(path))})
     assert (answer.status_code, answer.headers["location"]) == (303, "/reports")
     assert http.get(path).status_code == 404
 
