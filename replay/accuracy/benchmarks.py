@@ -85,7 +85,7 @@ def score_row(row: BenchmarkRow, deployment: Deployment, engine: str) -> ScoredR
         errors={name: simulated / measured - 1.0 for name, (measured, simulated) in figures.items()},
         figures=figures,
         subject=benchmark_subject(gpu, family, record.provenance),
-        stated=quoted_error(sentence),
+        stated=None if (quoted := quoted_error(sentence)) is None else quoted.largest,
     )
 
 

@@ -32,14 +32,24 @@ MOST_REPLAYS = 6
 
 @dataclass(frozen=True)
 class ErrorBand:
-    """Shares: step times are off by up to ``step_time``, KV blocks by up to ``kv_blocks``."""
+    """Shares: steps with prompt tokens are off by up to ``prefill``, of decodes alone by up to ``decode``, KV blocks by
+    up to ``kv_blocks``."""
 
-    step_time: float
+    prefill: float
+    decode: float
     kv_blocks: float
+
+    @property
+    def step_time(self) -> float:
+        """The larger error of both phases."""
+        return max(self.prefill, self.decode)
 
     def text(self, *, slower: bool) -> str:
         """``steps 8.8 % longer and a KV cache 0.6 % smaller``."""
-        parts = [f"steps {100 * self.step_time:.3g} % {'longer' if slower else 'shorter'}"] if self.step_time else []
+        end = "longer" if slower else "shorter"
+        parts = [f"steps {100 * self.step_time:.3g} % {end}"] if self.step_time else []
+        if self.prefill != self.decode:
+            parts = [f"prefill steps {100 * self.prefill:.3g} % and decode steps {100 * self.decode:.3g} % {end}"]
         if self.kv_blocks:
             parts.append(f"a KV cache {100 * self.kv_blocks:.2g} % {'smaller' if slower else 'larger'}")
         return " and ".join(parts)
@@ -58,7 +68,11 @@ def error_band(deployment: Deployment) -> ErrorBand | None:
         return ErrorBand(max(one.step_time, other.step_time), max(one.kv_blocks, other.kv_blocks))
     memory = deployment.memory
     is_given = deployment.engine.num_gpu_blocks_override is not None
-    return ErrorBand(quoted, 0.0 if is_given or memory.kv_gib <= 0 else memory.kv_uncertainty_gib / memory.kv_gib)
+    return ErrorBand(
+        quoted.prefill,
+        quoted.decode,
+        0.0 if is_given or memory.kv_gib <= 0 else memory.kv_uncertainty_gib / memory.kv_gib,
+    )
 
 
 def at_edge(deployment: Deployment, band: ErrorBand, *, slower: bool) -> Deployment:
@@ -68,7 +82,7 @@ def at_edge(deployment: Deployment, band: ErrorBand, *, slower: bool) -> Deploym
     blocks = max(0, math.floor(deployment.memory.kv_blocks * (1.0 - sign * band.kv_blocks)))
     return replace(
         deployment,
-        step_time=scaled(deployment.step_time, 1.0 + sign * band.step_time),
+        step_time=_by_phase(deployment, 1.0 + sign * band.prefill, 1.0 + sign * band.decode),
         memory=deployment.memory.model_copy(update={"kv_blocks": blocks}),
         decode=None if deployment.decode is None else at_edge(deployment.decode, band, slower=slower),
     )
@@ -85,6 +99,28 @@ def scaled(record: StepTime, factor: float) -> StepTime:
         is_table = isinstance(value, np.ndarray)
         changed[part.name] = np.rint(value * factor).astype(np.int64) if is_table else round(value * factor)
     return replace(record, **changed)
+
+
+def _by_phase(deployment: Deployment, prefill: float, decode: float) -> StepTime:
+    """Steps with prompt tokens ``prefill`` times as long, those of decodes alone ``decode`` times. A step of no more
+    tokens than a step of decodes may have counts as one of decodes; the host's part goes with the larger change. More
+    tokens never become faster, to the outer side."""
+    record, engine = deployment.step_time, deployment.engine
+    if prefill == decode:
+        return scaled(record, decode)
+    of_decodes = np.arange(len(record.rest_ps)) <= engine.max_num_seqs * (1 + engine.num_speculative_tokens)
+    factors = np.where(of_decodes, decode, prefill)
+    alike = scaled(record, max((prefill, decode), key=lambda factor: abs(factor - 1.0)))
+    of_prefill, of_decode = scaled(record, prefill), scaled(record, decode)
+    changed: dict[str, Any] = {}
+    for name in ("rest_ps", "shared_ps"):
+        values = getattr(record, name)
+        times = np.rint(values * factors[: len(values)]).astype(np.int64)
+        outer = np.maximum.accumulate(times) if max(prefill, decode) > 1.0 else np.minimum.accumulate(times[::-1])[::-1]
+        changed[name] = np.ascontiguousarray(outer)
+    changed |= {name: getattr(of_prefill, name) for name in vars(record) if name.startswith("prefill_")}
+    changed |= {name: getattr(of_decode, name) for name in vars(record) if name.startswith("decode_")}
+    return replace(alike, **changed)
 
 
 @dataclass
@@ -113,10 +149,12 @@ class CertaintySearch:
         if band is None:
             why = "No range: how far these step times are off was not measured."
             return Certainty(how_sure=sure, sentence=why)
-        if band == ErrorBand(0.0, 0.0):
+        if band == ErrorBand(0.0, 0.0, 0.0):
             end, why = self._end(self.replicas), "Step times and KV cache are stated to be exact."
             return Certainty(how_sure=sure, step_time_error=0.0, kv_error=0.0, fewest=end, most=end, sentence=why)
         errors = {"step_time_error": float(f"{band.step_time:.9g}"), "kv_error": float(f"{band.kv_blocks:.9g}")}
+        if band.prefill != band.decode:
+            errors |= {"prefill_error": float(f"{band.prefill:.9g}"), "decode_error": float(f"{band.decode:.9g}")}
         if band.step_time >= 1.0:
             why = f"No range: a step may be off by {band.step_time:.0%}, which bounds no count."
             return Certainty(how_sure=sure, sentence=why.replace("%", " %"), **errors)
@@ -170,9 +208,23 @@ class CertaintySearch:
             return passing, f"With {what}, {_replicas(passing)} still meet{'s' * (passing == 1)} every objective."
         fails = f"With {what}, it fails at {_replicas(failing)}: {unmet_sentence(seen[failing])}"
         if passing is not None:
-            return passing, f"{fails}; {passing} meet every objective."
+            return passing, f"{fails}; {passing} meet every objective.{self._driver(band, failing)}"
         limit = self.cap_name if failing == self.cap else "the most that were tried"
         return None, f"{fails}; that is {limit}."
+
+    def _driver(self, band: ErrorBand, failing: int) -> str:
+        """Which phase's error makes ``failing`` replicas fail, by replaying each alone; empty where both are alike."""
+        if band.prefill == band.decode:
+            return ""
+        alone = []
+        for phase, other in (("prefill", "decode"), ("decode", "prefill")):
+            edge = at_edge(self.deployment, replace(band, **{other: 0.0}), slower=True)
+            self.replays += 1
+            if not self.point(edge.with_replicas(failing)).passed:
+                alone.append(phase)
+        if len(alone) == 1:
+            return f" The error of {alone[0]} steps alone makes it fail there."
+        return " The error of either phase alone makes it fail there." if alone else " Only both together make it fail."
 
     def _narrow(
         self, edge: Deployment, seen: dict[int, CurvePoint], *, failing: int, passing: int | None, start: int

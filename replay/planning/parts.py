@@ -127,6 +127,10 @@ class Certainty(Part):
     """What the step times rest on, in words."""
     step_time_error: float | None = None
     """Share: what is stated of single steps or of measured runs, the larger; ``None``: not measured, and no range."""
+    prefill_error: float | None = None
+    """Of steps with prompt tokens, where it is stated apart; ``step_time_error`` is then the larger of the two."""
+    decode_error: float | None = None
+    """Of steps of decodes alone, where it is stated apart."""
     kv_error: float | None = None
     """Share: half the 90 % interval of the KV cache; 0 where the user sets the blocks."""
     fewest: RangeEnd | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from replay.hardware.entries import GpuType, ModelSpec
 from replay.steptime.calibrations import LEFT_OUT, Calibration
@@ -143,8 +144,11 @@ def calibrated_error(calibration: Calibration, kernels: KernelModel, gpu: GpuTyp
     found = calibration.errors.get(kind, {}).get("all")
     if found is None or found.steps < FEWEST_STEPS:
         return f"not measured for {kind} models on {gpu.key}"
-    figures = f"median {found.median:.1%}, p95 {found.p95:.1%}".replace("%", " %")
-    return f"{what}: {figures} of {found.steps} timings; {_of_runs(kernels.model, gpu, family)}"
+    figures = f"median {found.median:.1%}, p95 {found.p95:.1%} of {found.steps} timings"
+    prefill, decode = (calibration.errors[kind].get(phase) for phase in ("prefill", "decode"))
+    if prefill is not None and decode is not None and min(prefill.steps, decode.steps) >= FEWEST_STEPS:
+        figures += f" (prefill p95 {prefill.p95:.1%}, decode p95 {decode.p95:.1%})"
+    return f"{what}: {figures.replace('%', ' %')}; {_of_runs(kernels.model, gpu, family)}"
 
 
 def _of_runs(model: ModelSpec, gpu: GpuType, family: str) -> str:
@@ -159,8 +163,27 @@ def _of_runs(model: ModelSpec, gpu: GpuType, family: str) -> str:
     return f"mean ITL of {runs} within {found[1]}"
 
 
-def quoted_error(sentence: str) -> float | None:
-    """The error that an ``error_sentence`` quotes, as a share: the largest of the p95 of single steps (of
-    ``p95 14 to 15 %`` the latter), of measured runs and of published benchmarks. ``None``: it quotes none."""
-    found = re.findall(rf"(?:, p95 (?:[\d.]+ to )?|measured runs? within |{WITHIN} )([\d.]+) %", sentence)
-    return round(max(map(float, found)) / 100, 6) if found else None
+@dataclass(frozen=True)
+class QuotedError:
+    """Shares by which steps with prompt tokens and steps of decodes alone may be off."""
+
+    prefill: float
+    decode: float
+
+    @property
+    def largest(self) -> float:
+        """Of both."""
+        return max(self.prefill, self.decode)
+
+
+def quoted_error(sentence: str) -> QuotedError | None:
+    """The error that an ``error_sentence`` quotes: the p95 of single steps (of ``p95 14 to 15 %`` the latter), of each
+    phase where both are stated; or that of measured runs or published benchmarks where it is larger. ``None``: it
+    quotes none."""
+    steps = re.findall(r", p95 (?:[\d.]+ to )?([\d.]+) %", sentence)
+    served = re.findall(rf"(?:measured runs? within |{WITHIN} )([\d.]+) %", sentence)
+    phases = re.search(r"\(prefill p95 ([\d.]+) %, decode p95 ([\d.]+) %\)", sentence)
+    if not steps and not served:
+        return None
+    kinds = [[phase] for phase in phases.groups()] if phases else [steps, steps]
+    return QuotedError(*(round(max(map(float, [*kind, *served])) / 100, 6) for kind in kinds))

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -153,7 +154,7 @@ def test_an_objective_that_longer_steps_put_out_of_reach_has_no_far_end() -> Non
 def test_an_edge_scales_every_part_of_a_step_and_the_blocks() -> None:
     plan = make_plan()
     deployment = resolve_deployment(plan.deployment(plan.candidates()[0]), plan.model, plan.gpus[0])
-    band = ErrorBand(0.25, 0.1)
+    band = ErrorBand(0.25, 0.25, 0.1)
     before, memory = deployment.step_time, deployment.memory
     for slower, sign in ((True, 1), (False, -1)):
         edge = at_edge(deployment, band, slower=slower)
@@ -166,6 +167,39 @@ def test_an_edge_scales_every_part_of_a_step_and_the_blocks() -> None:
         assert edge.memory.kv_blocks == pytest.approx(memory.kv_blocks * (1 - 0.1 * sign), abs=1)
         assert edge.usable_blocks != deployment.usable_blocks
         assert edge.engine == deployment.engine
+
+
+def test_an_edge_scales_each_phase_by_its_own_error_and_never_makes_more_tokens_faster() -> None:
+    plan = make_plan()
+    deployment = resolve_deployment(plan.deployment(plan.candidates()[0]), plan.model, plan.gpus[0])
+    before, decodes = deployment.step_time, deployment.engine.max_num_seqs
+    for slower, sign in ((True, 1), (False, -1)):
+        for prefill, decode in ((0.3, 0.1), (0.05, 0.2), (0.1, 0.0), (0.0, 0.1)):
+            after = at_edge(deployment, ErrorBand(prefill, decode, 0.0), slower=slower).step_time
+            assert after.prefill_step_ps == pytest.approx(before.prefill_step_ps * (1 + sign * prefill), abs=1)
+            assert after.decode_table_ps == pytest.approx(before.decode_table_ps * (1 + sign * decode), abs=1)
+            assert after.host_ps == pytest.approx(before.host_ps * (1 + sign * max(prefill, decode)), abs=1)
+            assert after.request_overhead_ps == before.request_overhead_ps
+            assert (np.diff(after.rest_ps) >= 0).all()
+            off = sign * (after.rest_ps[1:] / before.rest_ps[1:] - 1.0)
+            assert off[:decodes].min() >= decode - 1e-6, "the outer side of what is stated"
+            assert off[decodes:].min() >= prefill - 1e-6
+            assert off.max() <= max(prefill, decode) + 0.02, "more only where the record itself falls a little"
+
+
+def by_phase(prefill: float, decode: float) -> str:
+    return f"x: median 1 %, p95 9 % of 999 timings (prefill p95 {prefill} %, decode p95 {decode} %)"
+
+
+def test_the_sentence_says_which_phase_drives_the_range() -> None:
+    found, sure = find(LawSimulate(3.4), by_phase(20, 2))  # the law goes by the longest step, which is of prefill
+    assert (sure.prefill_error, sure.decode_error, sure.step_time_error) == (0.2, 0.02, 0.2)
+    assert "prefill steps 20 % and decode steps 2 % longer" in sure.sentence
+    assert "The error of prefill steps alone makes it fail there." in sure.sentence
+    assert sure.gpus_text(found.gpus) == "5 (4 to 6)"
+    _, alike = find(LawSimulate(3.4), by_phase(20, 20))
+    assert (alike.prefill_error, alike.decode_error) == (None, None)
+    assert "alone" not in alike.sentence
 
 
 def test_the_error_of_the_cache_is_that_of_its_sizing_unless_the_blocks_are_given() -> None:

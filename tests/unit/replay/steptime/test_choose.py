@@ -10,7 +10,7 @@ from replay.deployment import resolve_deployment
 from replay.hardware.catalogue import shipped_catalogue
 from replay.planning.figures import step_time_info
 from replay.specs import DeploymentSpec, EngineSpec
-from replay.steptime.accuracy import MEASURED_RUNS, quoted_error
+from replay.steptime.accuracy import MEASURED_RUNS, QuotedError, quoted_error
 from replay.steptime.choose import choose_step_time
 from replay.steptime.record import StepTime
 
@@ -86,7 +86,8 @@ def test_experts_of_another_size_are_scaled_and_said() -> None:
     own, other = quoted_error(timed.stated_error), quoted_error(scaled.stated_error)
     assert own is not None
     assert other is not None
-    assert other > own
+    assert other.prefill > own.prefill
+    assert other.decode > own.decode
 
 
 def test_a_deployment_reports_what_it_rests_on() -> None:
@@ -120,28 +121,35 @@ def test_measured_runs_are_those_of_the_accuracy_page(project_root: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("sentence", "share"),
+    ("sentence", "shares"),
     [
-        ("x: median 3 %, p95 14 to 15 %; latency end to end not measured", 0.15),
-        ("x: median 1.6 %, p95 8.8 % of 14157 timings; mean ITL of 69 measured runs within 6.8 %", 0.088),
-        ("x: median 0.8 %, p95 5.6 % of 13800 timings; mean ITL of 11 measured runs within 17.1 %", 0.171),
-        ("x: median 0.9 %, p95 4.5 % of 8526 timings; mean ITL of 1 measured run within 5.1 %", 0.051),
+        ("x: median 3 %, p95 14 to 15 %; latency end to end not measured", (0.15, 0.15)),
+        ("x: median 1.6 %, p95 8.8 % of 14157 timings; mean ITL of 69 measured runs within 6.8 %", (0.088, 0.088)),
+        ("x: median 0.8 %, p95 5.6 % of 13800 timings; mean ITL of 11 measured runs within 17.1 %", (0.171, 0.171)),
+        ("x: median 0.9 %, p95 4.5 % of 8526 timings; mean ITL of 1 measured run within 5.1 %", (0.051, 0.051)),
         (
             "x: median 1 %, p95 4 % of 6468 timings; throughput of 49 published benchmarks: nine in ten within 28 %",
-            0.28,
+            (0.28, 0.28),
         ),
-        ("throughput of 429 published benchmarks of dense models: median 59 %, nine in ten within 297 %", 2.97),
+        ("throughput of 429 published benchmarks of dense models: median 59 %, nine in ten within 297 %", (2.97, 2.97)),
+        ("x: median 1 %, p95 8 % of 9 timings (prefill p95 13.3 %, decode p95 5.2 %); not measured", (0.133, 0.052)),
+        (
+            "x: median 1 %, p95 8 % of 9 timings (prefill p95 13.3 %, decode p95 5.2 %); mean ITL of 69 measured runs "
+            "within 6.8 %",
+            (0.133, 0.068),
+        ),
         ("not measured", None),
     ],
 )
-def test_the_larger_error_of_steps_and_of_runs_counts(sentence: str, share: float | None) -> None:
-    assert quoted_error(sentence) == share
+def test_the_larger_error_of_steps_and_of_runs_counts(sentence: str, shares: tuple[float, float] | None) -> None:
+    assert quoted_error(sentence) == (None if shares is None else QuotedError(*shares))
 
 
 def test_the_error_of_measured_runs_is_stated_where_there_are_any() -> None:
     assert "mean ITL of" in chosen(LLAMA).stated_error
     assert "mean ITL of 1 measured run within" in chosen(LLAMA, "L40S").stated_error
-    assert quoted_error(chosen(MIXTRAL, tp=4).stated_error) == 0.098
+    assert quoted_error(chosen(MIXTRAL, tp=4).stated_error) == QuotedError(0.098, 0.098)
+    assert quoted_error(chosen(LLAMA).stated_error) == QuotedError(0.133, 0.068)
 
 
 def test_of_an_engine_without_measured_runs_published_throughput_is_quoted() -> None:
