@@ -108,16 +108,17 @@ def _by_phase(deployment: Deployment, prefill: float, decode: float) -> StepTime
     record, engine = deployment.step_time, deployment.engine
     if prefill == decode:
         return scaled(record, decode)
-    of_decodes = np.arange(len(record.rest_ps)) <= engine.max_num_seqs * (1 + engine.num_speculative_tokens)
-    factors = np.where(of_decodes, decode, prefill)
+    most_decodes = engine.max_num_seqs * (1 + engine.num_speculative_tokens)
     alike = scaled(record, max((prefill, decode), key=lambda factor: abs(factor - 1.0)))
     of_prefill, of_decode = scaled(record, prefill), scaled(record, decode)
     changed: dict[str, Any] = {}
     for name in ("rest_ps", "shared_ps"):
-        values = getattr(record, name)
-        times = np.rint(values * factors[: len(values)]).astype(np.int64)
-        outer = np.maximum.accumulate(times) if max(prefill, decode) > 1.0 else np.minimum.accumulate(times[::-1])[::-1]
-        changed[name] = np.ascontiguousarray(outer)
+        below, above = getattr(of_decode, name)[: most_decodes + 1], getattr(of_prefill, name)[most_decodes + 1 :]
+        if len(above) and max(prefill, decode) > 1.0:
+            above = np.maximum(above, below.max())
+        elif len(above):
+            below = np.minimum(below, above.min())
+        changed[name] = np.concatenate([below, above])
     changed |= {name: getattr(of_prefill, name) for name in vars(record) if name.startswith("prefill_")}
     changed |= {name: getattr(of_decode, name) for name in vars(record) if name.startswith("decode_")}
     return replace(alike, **changed)
