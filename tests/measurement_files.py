@@ -1,9 +1,10 @@
-"""Tables of steps for tests, of a server whose law is known."""
+"""Measurements for tests, of servers whose law is known: tables of steps and results of a load generator."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,9 @@ from replay.calibration.user import PARAMETERS
 from replay.deployment import Deployment, resolve_deployment
 from replay.errors import TraceError
 from replay.hardware.catalogue import shipped_catalogue
+from replay.simulate import simulate
 from replay.specs import DeploymentSpec
+from replay.workload import Workload
 
 CATALOGUE = shipped_catalogue()
 HEAD = "kind,prefill_tokens,cached,decode_requests,decode_context_tokens,time_s"
@@ -75,3 +78,33 @@ def design_without_check(steps: Steps, deployment: Deployment) -> np.ndarray:
 
 
 TRUTH = np.array([1.13, 1.0, 24e-6, 3.5e-3, 4e-3])
+BENCHED = deployment_of(engine={})
+
+
+def bench(
+    rate: float, *, factor: float = 1.12, request_s: float = 7.5e-3, n: int = 120, seed: int = 0
+) -> dict[str, Any]:
+    """The result of a load generator against a server whose law is known, at ``rate`` requests a second."""
+    record = BENCHED.step_time
+    truth = np.array([factor, 1.0, record.decode_request_ps / 1e12, record.host_ps / 1e12, request_s])
+    draw = np.random.default_rng(seed)
+    arrival = np.sort(draw.uniform(0, n / rate, n))
+    prompt, output = draw.integers(200, 1500, n), draw.integers(20, 120, n)
+    workload = Workload((arrival * 1e12).astype(np.int64), prompt, output, span_s=n / rate)
+    requests = simulate(workload, replaced(BENCHED, truth), judge_load=False).requests
+    ttft = (requests.first_token_ps - requests.arrival_ps) / 1e12
+    itl = (requests.last_token_ps - requests.first_token_ps) / 1e12 / np.maximum(output - 1, 1)
+    noise = 1 + 0.01 * draw.standard_normal(n)
+    return {
+        "backend": "vllm",
+        "model_id": "Qwen/Qwen3-14B",
+        "num_prompts": n,
+        "completed": n,
+        "duration": float(n / rate + 10),
+        "start_times": (1.7e9 + arrival).tolist(),
+        "input_lens": prompt.tolist(),
+        "output_lens": output.tolist(),
+        "ttfts": (ttft * noise).tolist(),
+        "itls": [[float(gap)] * int(count - 1) for gap, count in zip(itl * noise, output, strict=True)],
+        "errors": [""] * n,
+    }

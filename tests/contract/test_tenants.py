@@ -1,7 +1,7 @@
 """Another tenant's rows do not exist: 404 for each resource, empty lists, cursors that do not verify."""
 
 import pytest
-from apptools import PLAN, REPLAY, problem
+from apptools import PLAN, REPLAY, calibration_document, problem
 
 SCHEDULE = {"name": "weekly", "cron": "0 6 * * 1", "zone": "Europe/Berlin", "plan": PLAN, "stream": "prod"}
 
@@ -17,6 +17,7 @@ def theirs(keyed):
         "report": keyed.made.add_report("b"),
         "schedule": b.post("/v1/schedules", json=SCHEDULE).json()["id"],
         "key": key["id"],
+        "calibration": b.post("/v1/calibrations", json={"calibration": calibration_document()}).json()["id"],
     }
 
 
@@ -42,6 +43,8 @@ def theirs(keyed):
         ("GET", "/v1/schedules/{schedule}/runs"),
         ("GET", "/v1/keys/{key}"),
         ("DELETE", "/v1/keys/{key}"),
+        ("GET", "/v1/calibrations/{calibration}"),
+        ("DELETE", "/v1/calibrations/{calibration}"),
     ],
 )
 def test_by_id_is_404(keyed, theirs, method, path):
@@ -73,7 +76,7 @@ def test_a_schedule_on_their_trace_is_404(keyed, theirs):
     problem(keyed.http.post("/v1/schedules", json=body), 404)
 
 
-@pytest.mark.parametrize("path", ["traces", "jobs", "reports", "schedules"])
+@pytest.mark.parametrize("path", ["traces", "jobs", "reports", "schedules", "calibrations"])
 def test_lists_are_empty(keyed, theirs, path):
     assert keyed.http.get(f"/v1/{path}").json() == {"items": [], "next_cursor": None}
 

@@ -23,8 +23,9 @@ from models.principal import local_principal
 from models.services import Services, build_services
 from models.settings import Settings, child_environment
 from models.tables import Job, Report
-from models.use_cases import jobs, plans, replays, reports, traces
+from models.use_cases import calibrations, jobs, plans, replays, reports, traces
 from models.use_cases.jobs import JobDetail
+from replay.calibration.request import MeasuredDeployment
 from replay.specs import DeploymentSpec, EngineSpec, PlanSpec, ReplaySpec, Transform, parse_objective
 from replay.traces.options import IngestOptions
 from worker import ticks
@@ -155,6 +156,13 @@ class Stack:
     def replay(self, trace_id: str, spec: ReplaySpec) -> jobs.jobs.StartedJob:
         with self.services.database.write() as session:
             return replays.start_replay(session, self.principal, self.services, trace_id, spec)
+
+    def calibrate(self, deployment: MeasuredDeployment, content: bytes) -> jobs.jobs.StartedJob:
+        with UploadWriter(self.settings.tmp_path, 2**30) as writer:
+            writer.write(content)
+            files = [calibrations.Measurements("run.json", writer.finish())]
+            with self.services.database.write() as session:
+                return calibrations.start_calibration(session, self.principal, self.services, deployment, files)
 
     def cancel(self, job_id: str) -> Job:
         with self.services.database.write() as session:

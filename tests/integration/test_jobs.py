@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import signal
 
 import pytest
+from measurement_files import BENCHED, bench
 from services.process import wait_until
 from stack import PATIENCE_S, SAMPLE, SERVER, SLOW, Stack, kill, long_replay, plan_spec, quick_replay
 
 from models.broker import send_run
 from models.errors import ConflictError
 from models.hashing import canonical_json
+from models.use_cases import calibrations
+from replay.calibration.request import MeasuredDeployment
 from replay.hardware.catalogue import shipped_catalogue
+from replay.specs import ReplaySpec
 from replay.traces.options import IngestOptions
 from worker.runner import run_plan_locally
 
@@ -75,6 +80,30 @@ def _running_attempt(stack: Stack, job_id: str) -> int | None:
     stack.tick()
     job = stack.detail(job_id).job
     return job.attempt if job.status == "running" else None
+
+
+def test_measurements_are_fitted_by_a_worker_and_count_for_the_next_replay(stack: Stack) -> None:
+    stack.start()
+    trace_id = stack.ready_trace()
+    server = MeasuredDeployment(model=BENCHED.model.key, gpu=BENCHED.gpu.key)
+    spec = ReplaySpec(deployment=server.spec())
+    before = stack.replay(trace_id, spec).job
+    started = stack.calibrate(server, json.dumps(bench(4.0, factor=1.12)).encode())
+    detail = stack.wait(started.job.id)
+    assert detail.job.status == "succeeded", (detail.job.error_detail, stack.tail())
+    with stack.services.database.read() as session:
+        kept = calibrations.get_calibration(session, stack.principal, detail.calibration_id or "")
+    assert kept.calibration.value("kernels_factor") == pytest.approx(1.12, rel=0.03)
+    assert kept.counts
+    assert not any(stack.services.blobs.exists(one["sha256"]) for one in detail.job.spec["calibrate"]["files"])
+    again = stack.replay(trace_id, spec)
+    assert again.created
+    for job, provenance in ((before, "transported"), (again.job, "measured")):
+        stack.wait(job.id)
+        assert json.loads(stack.document(job.id))["step_time"]["provenance"] == provenance
+    poisoned = bench(4.0, n=40) | {"ttfts": [-0.1] * 40}
+    detail = stack.wait(stack.calibrate(server, json.dumps(poisoned).encode()).job.id)
+    assert (detail.job.status, detail.job.error_code) == ("failed", "calibration.latency")
 
 
 def test_cancel_before_while_and_after(stack: Stack) -> None:

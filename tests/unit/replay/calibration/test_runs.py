@@ -3,69 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
+from measurement_files import BENCHED, bench
 
 from api.cli.group import cli
-from replay.calibration.applied import with_parameters
 from replay.calibration.fit import calibrate
-from replay.deployment import Deployment, resolve_deployment
 from replay.errors import ReplayError
-from replay.hardware.catalogue import shipped_catalogue
-from replay.simulate import simulate
-from replay.specs import DeploymentSpec
-from replay.workload import Workload
 
-CATALOGUE = shipped_catalogue()
 TODAY = date(2026, 11, 29)
-SPEC = DeploymentSpec(model="Qwen/Qwen3-14B", gpu="H100-SXM")
-DEPLOYMENT = resolve_deployment(SPEC, CATALOGUE.model(SPEC.model), CATALOGUE.gpu(SPEC.gpu))
-
-
-def served(factor: float, request_s: float) -> Deployment:
-    record = DEPLOYMENT.step_time
-    truth = with_parameters(
-        record,
-        kernels_factor=factor,
-        decode_attention_factor=1.0,
-        decode_row_s=record.decode_request_ps / 1e12,
-        host_s=record.host_ps / 1e12,
-        request_s=request_s,
-    )
-    return replace(DEPLOYMENT, step_time=truth)
-
-
-def bench(
-    rate: float, *, factor: float = 1.12, request_s: float = 7.5e-3, n: int = 120, seed: int = 0
-) -> dict[str, Any]:
-    """The result of a load generator against a server whose law is known, at ``rate`` requests a second."""
-    draw = np.random.default_rng(seed)
-    arrival = np.sort(draw.uniform(0, n / rate, n))
-    prompt, output = draw.integers(200, 1500, n), draw.integers(20, 120, n)
-    workload = Workload((arrival * 1e12).astype(np.int64), prompt, output, span_s=n / rate)
-    requests = simulate(workload, served(factor, request_s), judge_load=False).requests
-    ttft = (requests.first_token_ps - requests.arrival_ps) / 1e12
-    itl = (requests.last_token_ps - requests.first_token_ps) / 1e12 / np.maximum(output - 1, 1)
-    noise = 1 + 0.01 * draw.standard_normal(n)
-    return {
-        "backend": "vllm",
-        "model_id": "Qwen/Qwen3-14B",
-        "num_prompts": n,
-        "completed": n,
-        "duration": float(n / rate + 10),
-        "start_times": (1.7e9 + arrival).tolist(),
-        "input_lens": prompt.tolist(),
-        "output_lens": output.tolist(),
-        "ttfts": (ttft * noise).tolist(),
-        "itls": [[float(gap)] * int(count - 1) for gap, count in zip(itl * noise, output, strict=True)],
-        "errors": [""] * n,
-    }
 
 
 def written(folder: Path, *documents: dict[str, Any]) -> list[Path]:
@@ -76,7 +26,7 @@ def written(folder: Path, *documents: dict[str, Any]) -> list[Path]:
 
 
 def test_one_run_tells_the_factor_and_leaves_a0_alone(tmp_path: Path) -> None:
-    found = calibrate(written(tmp_path, bench(4.0)), DEPLOYMENT, today=TODAY)
+    found = calibrate(written(tmp_path, bench(4.0)), BENCHED, today=TODAY)
     assert found.value("kernels_factor") == pytest.approx(1.12, rel=0.03)
     by_name = {one.name: one for one in found.parameters}
     assert not by_name["request_s"].identified
@@ -90,13 +40,13 @@ def test_one_run_tells_the_factor_and_leaves_a0_alone(tmp_path: Path) -> None:
 
 def test_three_rates_tell_a0_too(tmp_path: Path) -> None:
     documents = [bench(rate, request_s=12e-3, seed=int(rate)) for rate in (1.0, 3.0, 6.0)]
-    found = calibrate(written(tmp_path, *documents), DEPLOYMENT, today=TODAY)
+    found = calibrate(written(tmp_path, *documents), BENCHED, today=TODAY)
     assert found.value("kernels_factor") == pytest.approx(1.12, rel=0.03)
     assert found.value("request_s") == pytest.approx(12e-3, abs=1.5e-3)
 
 
 def test_a_server_that_is_as_shipped_stays_as_shipped(tmp_path: Path) -> None:
-    found = calibrate(written(tmp_path, bench(4.0, factor=1.0)), DEPLOYMENT, today=TODAY)
+    found = calibrate(written(tmp_path, bench(4.0, factor=1.0)), BENCHED, today=TODAY)
     assert found.value("kernels_factor") == pytest.approx(1.0, rel=0.01)
 
 
@@ -129,7 +79,7 @@ def times(factor: float) -> Any:
 )  # fmt: skip
 def test_poison_is_refused_with_the_reason(tmp_path: Path, document: dict[str, Any], code: str) -> None:
     with pytest.raises(ReplayError) as refused:
-        calibrate(written(tmp_path, document), DEPLOYMENT, today=TODAY)
+        calibrate(written(tmp_path, document), BENCHED, today=TODAY)
     assert refused.value.code == code
     assert refused.value.errors[0].cure
 
@@ -138,7 +88,7 @@ def test_the_verb_and_a_replay_with_its_file(tmp_path: Path) -> None:
     (run,) = written(tmp_path, bench(4.0))
     mine, trace = tmp_path / "mine.json", tmp_path / "trace.csv"
     trace.write_text("arrival_s,prompt_tokens,output_tokens\n" + "\n".join(f"{i},500,50" for i in range(30)) + "\n")
-    where = ["--model", SPEC.model, "--gpu", SPEC.gpu]
+    where = ["--model", BENCHED.model.key, "--gpu", BENCHED.gpu.key]
     said = CliRunner().invoke(cli, ["calibrate", *where, "--from", str(run), "--output", str(mine)])
     assert said.exit_code == 0, said.output
     assert "kernels_factor" in said.stdout
