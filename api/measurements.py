@@ -16,8 +16,6 @@ from models.use_cases.calibrations import Measurements, start_calibration
 from replay.calibration.request import MAX_FILES, MeasuredDeployment
 from replay.errors import FieldError
 
-MAX_FORM_BYTES = 256 * 1024**2
-"""All files of one calibration together."""
 FILES = "measurements"
 _ODD = re.compile(r"[/\\\x00-\x1f\x7f]")
 

@@ -27,11 +27,11 @@ from models.repositories import traces as trace_rows
 from models.services import Services
 from models.tables import Job, Report
 from models.use_cases import calibrations, traces
-from replay.calibration.request import ResolvedCalibration
+from replay.calibration.request import MAX_BYTES, ResolvedCalibration
 from replay.errors import ReplayError
 from replay.planning.document import CandidateResult
 from replay.planning.resolve import Candidate, ResolvedPlan, ResolvedReplay
-from replay.traces.options import IngestOptions
+from replay.traces.options import IngestOptions, Limits
 from worker import runner
 from worker.heartbeat import CancelledError, Heartbeat, StoppingError
 from worker.workloads import WorkloadCache
@@ -227,7 +227,9 @@ def _calibrate(run: Run) -> None:
         path.parent.mkdir()
         path.symlink_to(services.blobs.local_path(file.sha256).absolute())
         paths.append(path)
-    found = runner.fit(paths, resolved, services.clock().date(), run.checkpoint)
+    limits = IngestOptions(limits=Limits(max_decompressed_bytes=MAX_BYTES))
+    options = traces.within_limits(limits, services.settings)
+    found = runner.fit(paths, resolved, options, services.clock().date(), run.checkpoint)
 
     def finish(session: Session) -> None:
         _finish(run, session, job)

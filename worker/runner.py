@@ -128,14 +128,18 @@ def replay(
 
 
 def fit(
-    paths: Sequence[Path], resolved: ResolvedCalibration, today: date, checkpoint: Checkpoint = no_checkpoint
+    paths: Sequence[Path],
+    resolved: ResolvedCalibration,
+    options: IngestOptions,
+    today: date,
+    checkpoint: Checkpoint = no_checkpoint,
 ) -> UserCalibration:
     """A calibration from measurement files. Raises SpecError, TraceError."""
     from replay.calibration.fit import calibrate
     from replay.deployment import resolve_deployment
 
     deployment = resolve_deployment(resolved.deployment.spec(), resolved.model, resolved.gpu)
-    return calibrate(paths, deployment, today=today, progress=lambda share: checkpoint(0.99 * share))
+    return calibrate(paths, deployment, options=options, today=today, progress=lambda share: checkpoint(0.99 * share))
 
 
 def write_requests(table: RequestTable, out: Path) -> None:

@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from api.auth import JobWriter, Reader
 from api.context import context_of
 from api.deps import CurrentServices, ReadSession, WriteSession, request_id_of
-from api.measurements import MAX_FORM_BYTES, start_fit
+from api.measurements import start_fit
 from api.multipart import FileForm, receive_form
 from api.pages import calibration_view
 from api.pages.forms import Faults, Form, named_lines, named_values, number
@@ -22,7 +22,7 @@ from models.errors import AppError
 from models.principal import Principal
 from models.use_cases import calibrations, catalogue
 from models.use_cases.start_up_logs import read_log
-from replay.calibration.request import MeasuredDeployment
+from replay.calibration.request import MAX_BYTES, MeasuredDeployment
 from replay.engines import PRESETS
 from replay.errors import ReplayError
 from replay.hardware.start_up_log import StartUpLog
@@ -55,7 +55,7 @@ def list_calibrations(request: Request, session: ReadSession, principal: Reader)
 @router.post("/calibrations")
 async def fit(request: Request, principal: JobWriter) -> Response:
     """Takes files of measurements and starts the job that fits them."""
-    async with receive_form(request, context_of(request), principal, limit=MAX_FORM_BYTES) as received:
+    async with receive_form(request, context_of(request), principal, limit=MAX_BYTES) as received:
         return await run_in_threadpool(_fit, request, principal, received)
 
 

@@ -16,7 +16,7 @@ from api.context import ApiContext, context_of
 from api.deps import CurrentServices, Paging, ReadSession, WriteSession, request_id_of
 from api.errors import MediaTypeError
 from api.job_views import job_out, seeing
-from api.measurements import MAX_FORM_BYTES, form_refusal, start_fit
+from api.measurements import form_refusal, start_fit
 from api.multipart import FileForm, receive_form
 from api.pagination import ListPage, key_page
 from api.replies import JSON_TYPE, PostReply, entity
@@ -28,7 +28,7 @@ from models.errors import InvalidError
 from models.principal import Principal
 from models.use_cases import calibrations as use_cases
 from models.use_cases.calibrations import KeptCalibration
-from replay.calibration.request import MAX_FILES, MeasuredDeployment
+from replay.calibration.request import MAX_BYTES, MAX_FILES, MeasuredDeployment
 from replay.faults import plain_faults
 
 router = APIRouter(prefix="/v1", tags=["calibrations"], route_class=StrictRoute)
@@ -87,7 +87,7 @@ async def _fit(request: Request) -> Response:
     context, principal = context_of(request), await run_in_threadpool(authenticate, request)
     principal.require("jobs:write")
     check_query(request, frozenset())
-    async with receive_form(request, context, principal, limit=MAX_FORM_BYTES) as form:
+    async with receive_form(request, context, principal, limit=MAX_BYTES) as form:
         job = await run_in_threadpool(_start, context, principal, form, request_id_of(request))
     headers = {"Location": f"/v1/jobs/{job.id}"} | ({"Retry-After": "1"} if job.retry_after_s else {})
     return Response(job.model_dump_json(), status_code=202, media_type=JSON_TYPE, headers=headers)

@@ -69,7 +69,7 @@ def create_trace(
     spec = {
         "schema_version": 1,
         "source_sha256": upload.sha256,
-        "options": _within_limits(options, services.settings).model_dump(mode="json"),
+        "options": within_limits(options, services.settings).model_dump(mode="json"),
     }
     content_key = sha256_text(canonical_json({**spec, "stream": stream}))
     if (found := trace_rows.find_by_content(session, principal.tenant_id, content_key)) is not None:
@@ -227,7 +227,7 @@ def _check_labels(name: str, stream: str | None) -> None:
             raise InvalidError(f"the {field} must be at most {limit} printable characters", code=f"trace.{field}")
 
 
-def _within_limits(options: IngestOptions, settings: Settings) -> IngestOptions:
+def within_limits(options: IngestOptions, settings: Settings) -> IngestOptions:
     """The service's limits bind, whatever the upload asked for."""
     asked = options.limits
     limits = asked.model_copy(

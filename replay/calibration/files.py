@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from replay.calibration.request import MAX_BYTES
 from replay.errors import FieldError, TraceError
 from replay.traces.options import Limits
 from replay.traces.source import Source
 
-MAX_BYTES = 256 * 1024**2
-"""Of one file, decompressed."""
 _BOM = b"\xef\xbb\xbf"
 
 

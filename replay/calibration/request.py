@@ -15,6 +15,8 @@ from replay.specs import DeploymentSpec, EngineSpec
 from replay.specs_base import Spec
 
 MAX_FILES = 20
+MAX_BYTES = 256 * 1024**2
+"""Of all files as they are sent, and of each decompressed."""
 FileName = Annotated[str, Field(max_length=60, pattern=r"^[^/.\x00-\x1f\x7f][^/\x00-\x1f\x7f]*$")]
 """The last part of a path; the worker gives the file this name again."""
 

@@ -17,9 +17,11 @@ import numpy.typing as npt
 import polars as pl
 
 from replay.calibration.files import content, head, json_documents, refusal
+from replay.errors import TraceError
 from replay.specs import Transform
 from replay.traces.ingest import ingest
 from replay.traces.options import IngestOptions
+from replay.traces.report import IngestReport
 from replay.traces.transforms import load_workload
 from replay.workload import Workload
 
@@ -57,7 +59,7 @@ def read_run(path: Path, options: IngestOptions | None = None) -> MeasuredRun:
     _check_bench(path)
     with tempfile.TemporaryDirectory(prefix="capreplay-") as folder:
         canonical = Path(folder) / "trace.parquet"
-        report = ingest(path, canonical, options)
+        report = _ingested(path, canonical, options)
         workload = load_workload(canonical, Transform(max_excluded_share=1.0), 0)
         frame = pl.read_parquet(canonical)
     frame = frame.filter(
@@ -76,6 +78,20 @@ def read_run(path: Path, options: IngestOptions | None = None) -> MeasuredRun:
     _check_latencies(path.name, workload, ok, ttft_s, e2e_s)
     notes = tuple(f"{path.name}: {one}" for one in report.warnings if "in flight" in one)
     return MeasuredRun(path.name, workload, ttft_s, e2e_s, notes)
+
+
+def _ingested(path: Path, canonical: Path, options: IngestOptions | None) -> IngestReport:
+    try:
+        return ingest(path, canonical, options)
+    except TraceError as error:
+        if error.code != "trace.unknown_columns":
+            raise
+        detail = f"{path.name} is neither a result of a known load generator nor a table of steps"
+        cure = (
+            "send the result of vLLM bench serve (--save-detailed), GuideLLM, AIPerf or inference-perf, or a table "
+            "with prefill_tokens, decode_requests, decode_context_tokens and time_s"
+        )
+        raise refusal("file_kind", detail, cure) from error
 
 
 def _check_latencies(name: str, workload: Workload, ok: Any, ttft_s: Float64Array, e2e_s: Float64Array) -> None:

@@ -10,7 +10,17 @@ import pytest
 from browser_tools import PROGRAM, Open, Visit, service, write_trace
 from playwright.sync_api import Error, FileChooser, Page
 
-PAGES = ("/", "/traces", "/plans/new", "/jobs", "/reports", "/schedules", "/schedules/new", "/calibrations", "/catalogue/gpus")
+PAGES = (
+    "/",
+    "/traces",
+    "/plans/new",
+    "/jobs",
+    "/reports",
+    "/schedules",
+    "/schedules/new",
+    "/calibrations",
+    "/catalogue/gpus",
+)
 
 
 def focused(visit: Visit) -> str:

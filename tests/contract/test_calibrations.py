@@ -142,6 +142,52 @@ def test_poison_fails_the_job_with_the_reason(local, row, code):
     assert local.http.get("/v1/calibrations").json()["items"] == []
 
 
+def result(**changes):
+    """A result of vLLM bench serve: 30 requests of 20 tokens."""
+    return {
+        "backend": "vllm",
+        "model_id": "Qwen/Qwen3-14B",
+        "num_prompts": 30,
+        "completed": 30,
+        "duration": 40.0,
+        "start_times": [1.7e9 + i for i in range(30)],
+        "input_lens": [500] * 30,
+        "output_lens": [20] * 30,
+        "ttfts": [0.05] * 30,
+        "itls": [[0.012] * 19] * 30,
+        "errors": [""] * 30,
+        **changes,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"ttfts": [-0.05] * 30}, "calibration.latency"),
+        ({"ttfts": [float("nan")] * 30}, "calibration.latency"),
+        ({"ttfts": [50.0] * 30, "itls": [[12.0] * 19] * 30}, "calibration.unit"),
+        ({"itls": [[0.024] * 9] * 30}, "calibration.tokens_per_chunk"),
+        ({"itls": None, "ttfts": None}, "calibration.no_detail"),
+        ({"errors": ["timeout"] * 3 + [""] * 27}, "calibration.failed"),
+    ],
+)
+def test_a_poisoned_result_fails_the_job_with_the_reason(local, changes, code):
+    job = send(local, ("run.json", json.dumps(result(**changes)).encode())).json()["id"]
+    assert local.made.work(job) == "failed"
+    error = local.http.get(f"/v1/jobs/{job}").json()["error"]
+    assert (error["code"], error["errors"][0]["field"]) == (code, "measurements")
+    assert error["errors"][0]["cure"]
+    assert "run.json" in error["detail"]
+
+
+def test_a_file_of_no_known_kind_is_refused(local):
+    job = send(local, ("sales.csv", b"alpha,beta\n1,2\n")).json()["id"]
+    assert local.made.work(job) == "failed"
+    error = local.http.get(f"/v1/jobs/{job}").json()["error"]
+    assert error["code"] == "calibration.file_kind"
+    assert "table with prefill_tokens" in error["errors"][0]["cure"]
+
+
 @pytest.mark.parametrize(
     ("changes", "code", "field"),
     [

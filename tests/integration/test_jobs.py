@@ -82,6 +82,7 @@ def _running_attempt(stack: Stack, job_id: str) -> int | None:
     return job.attempt if job.status == "running" else None
 
 
+@pytest.mark.parametrize("stack", ["embedded"], indirect=True)
 def test_measurements_are_fitted_by_a_worker_and_count_for_the_next_replay(stack: Stack) -> None:
     stack.start()
     trace_id = stack.ready_trace()

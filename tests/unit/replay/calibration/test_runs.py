@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from measurement_files import BENCHED, bench
+from trace_makers import MAKERS, calls
 
 from api.cli.group import cli
 from replay.calibration.fit import calibrate
+from replay.calibration.runs import read_run
 from replay.errors import ReplayError
 
 TODAY = date(2026, 11, 29)
@@ -102,3 +104,20 @@ def test_the_verb_and_a_replay_with_its_file(tmp_path: Path) -> None:
     assert measured["step_time"]["calibration_id"].startswith("user/")
     ratio = measured["metrics"]["itl_s"]["mean"] / shipped["metrics"]["itl_s"]["mean"]
     assert 1.05 < ratio < 1.13
+
+
+@pytest.mark.parametrize("form", ["guidellm-report", "aiperf-profile-export"])
+def test_other_load_generators_are_read_too(tmp_path: Path, form: str) -> None:
+    path = tmp_path / "run"
+    path.write_bytes(MAKERS[form](calls(60)))
+    run = read_run(path)
+    assert (run.workload.n, run.ttft_s[0], run.e2e_s[0]) == (60, 0.0505, 0.4)
+
+
+def test_each_result_of_a_file_of_several_is_looked_at(tmp_path: Path) -> None:
+    good, bad = bench(4.0, n=40), poisoned(ttfts=lambda rows: [-0.1, *rows[1:]])
+    path = tmp_path / "appended.json"
+    path.write_text("\n".join(json.dumps(one) for one in (good, bad)))
+    with pytest.raises(ReplayError) as refused:
+        read_run(path)
+    assert refused.value.code == "calibration.latency"
