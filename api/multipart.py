@@ -65,7 +65,7 @@ async def receive_form(
         body = await receive_body(
             request, context, stack.enter_context(UploadWriter(folder, limit)), limit=limit, left=left
         )
-        yield await run_in_threadpool(_split, body.path, boundary, folder, stack)
+        yield await run_in_threadpool(split_form, body.path, boundary, folder, stack)
 
 
 def _room(context: ApiContext, principal: Principal, more: int) -> int:
@@ -73,7 +73,12 @@ def _room(context: ApiContext, principal: Principal, more: int) -> int:
         return check_stored_bytes(session, principal, context.services, more)
 
 
-def _split(path: Path, boundary: bytes, folder: Path, stack: ExitStack) -> FileForm:
+def split_form(path: Path, boundary: bytes, folder: Path, stack: ExitStack) -> FileForm:
+    """The parts of a received body; files are written to ``folder`` and are gone when ``stack`` ends.
+
+    Raises:
+        BadRequestError: ``upload.form``. TooLargeError: too many parts, a field too long. InvalidError: an empty file.
+    """
     pairs: list[tuple[str, str]] = []
     files: list[tuple[str, str, StoredUpload]] = []
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:

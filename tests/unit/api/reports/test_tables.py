@@ -136,6 +136,7 @@ def test_plan_as_csv_has_the_range_of_each_count() -> None:
     assert (first["fewest_gpus"], first["gpus"], first["most_gpus"]) == ("3", "4", "6")
     assert (first["fewest_usd_per_hour"], first["most_usd_per_hour"]) == ("7.5", "15.0")
     assert (first["certainty_step_time_error"], first["certainty_kv_error"]) == ("0.2", "0.012")
+    assert (first["certainty_prefill_error"], first["certainty_decode_error"]) == ("", "")
     assert first["certainty_how_sure"].startswith("Analytic")
     assert "it fails at 4 replicas" in first["certainty_why"]
     assert (older["fewest_gpus"], older["certainty_why"], older["may_be_cheapest"]) == ("", "", "true")
