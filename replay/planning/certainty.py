@@ -65,7 +65,9 @@ def error_band(deployment: Deployment) -> ErrorBand | None:
         one, other = error_band(replace(deployment, decode=None)), error_band(deployment.decode)
         if one is None or other is None:
             return None
-        return ErrorBand(max(one.step_time, other.step_time), max(one.kv_blocks, other.kv_blocks))
+        return ErrorBand(
+            max(one.prefill, other.prefill), max(one.decode, other.decode), max(one.kv_blocks, other.kv_blocks)
+        )
     memory = deployment.memory
     is_given = deployment.engine.num_gpu_blocks_override is not None
     return ErrorBand(
@@ -221,7 +223,7 @@ class CertaintySearch:
         for phase, other in (("prefill", "decode"), ("decode", "prefill")):
             edge = at_edge(self.deployment, replace(band, **{other: 0.0}), slower=True)
             self.replays += 1
-            if not self.point(edge.with_replicas(failing)).passed:
+            if not self.point(edge, failing).passed:
                 alone.append(phase)
         if len(alone) == 1:
             return f" The error of {alone[0]} steps alone makes it fail there."
