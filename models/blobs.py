@@ -15,6 +15,7 @@ from typing import BinaryIO, Protocol
 
 from models.errors import DigestError, InvalidError, NotFoundError, TooLargeError
 from models.settings import Settings
+from replay.errors import FieldError
 
 PROBE = b"capreplay probe blob: what the API writes, a worker must be able to read\n"
 PROBE_SHA256 = hashlib.sha256(PROBE).hexdigest()
@@ -103,7 +104,9 @@ class UploadWriter:
             raise InvalidError("the body is empty: send the trace file as the request body", code="upload.empty")
         sha256 = self._hash.hexdigest()
         if expected_sha256 is not None and expected_sha256.lower() != sha256:
-            raise DigestError(f"the body's SHA-256 is {sha256}, the request declared {expected_sha256}")
+            cure = "send the file again, or correct the header"
+            detail = f"the body's SHA-256 is {sha256}, the request declared {expected_sha256}: {cure}"
+            raise DigestError(detail, errors=[FieldError(detail, "Content-Digest", cure=cure)])
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()

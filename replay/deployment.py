@@ -206,9 +206,7 @@ def resolve_deployment(
         step_time = own_step_time(step_time, own, engine)
     _check_timeout(spec, step_time)
     if engine.scheduler == "vllm-v0":
-        notes.append(
-            "V0's work on the CPU is taken as 2 ms a step and 70 us a request, chosen on benchmarks of V0"
-        )
+        notes.append("V0's work on the CPU is taken as 2 ms a step and 70 us a request, chosen on benchmarks of V0")
     return Deployment(spec, model, gpu, engine, memory, step_time, tuple(notes))
 
 

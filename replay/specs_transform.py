@@ -12,6 +12,7 @@ from replay.specs_base import Spec
 GrowthMethod = Literal["superpose", "shift", "compress"]
 Spread = Literal["keep", "even", "uniform"]
 ZeroOutput = Literal["count_out", "keep_as_one", "drop", "infer"]
+MixAlign = Literal["start", "clock"]
 
 MAX_GROWTH = 1000.0
 
@@ -20,13 +21,33 @@ Tokens = Annotated[int, Field(ge=-(2**24), le=2**24)]
 Cap = Annotated[int, Field(ge=1, le=2**24)]
 
 
+class MixedTrace(Spec):
+    """Another trace whose load is added: of services that will share the cluster, or of a region that fails over."""
+
+    trace: str = Field(min_length=1, max_length=500)
+    """Over REST the id of a ready trace, on the command line its file."""
+    name: str = Field(default="", max_length=100, pattern=r"^[^\x00-\x1f\x7f/]*$")
+    """Its tenants become ``name/tenant``, or ``name`` where it has none; empty: the trace's own name."""
+    share: float = Field(default=1.0, gt=0, le=1)
+    """Part of its load that is added, drawn (seeded): whole sessions where it has them, else single requests."""
+
+    def named(self, trace_name: str) -> MixedTrace:
+        """This with the trace's own name, unless it was given one."""
+        own = "".join("_" if one == "/" or not one.isprintable() else one for one in trace_name)
+        return self if self.name else self.model_copy(update={"name": own[:100]})
+
+
 class Transform(Spec):
     """How a trace becomes the workload of a what-if. The default is the trace as it was sent.
 
-    Applied in the order of the fields: window, tenants, unknown outputs, ties, growth, burstiness, agentic depth,
-    lengths, prefix sharing, then what is scored. All that draws is seeded by the ``seed`` beside the transform.
+    Applied in the order of the fields: mixing, window, tenants, unknown outputs, ties, growth, burstiness, agentic
+    depth, lengths, prefix sharing, then what is scored. All that draws is seeded by the ``seed`` beside the transform.
     """
 
+    mix_with: tuple[MixedTrace, ...] = Field(default=(), max_length=8)
+    """Further traces whose load is added."""
+    mix_align: MixAlign = "start"
+    """Whether all begin together, or keep the times of their clocks."""
     window_start_s: float | None = Field(default=None, ge=0)
     window_end_s: float | None = Field(default=None, gt=0)
     window_from: str | None = Field(default=None, max_length=64)
@@ -119,6 +140,8 @@ class Transform(Spec):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Transform:
+        if self.mix_align != "start" and not self.mix_with:
+            raise ValueError("mix_align says how the traces of mix_with are aligned: give them, or leave it out")
         if self.growth_shift_s is not None and self.growth_method != "shift":
             raise ValueError("growth_shift_s moves the copies of growth_method shift: leave it out, or choose shift")
         if self.agent_steps == 1 and (self.agent_pause_s or self.agent_step_tokens):

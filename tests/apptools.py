@@ -110,12 +110,22 @@ class TestApp:
         """Runs one job in this process, as a worker does; the outcome."""
         return execute(self.services, job_id, "test")
 
-    def add_ready_trace(self, tenant: str = "local", *, name: str = "ready", stream: str | None = None) -> str:
+    def add_ready_trace(
+        self,
+        tenant: str = "local",
+        *,
+        name: str = "ready",
+        stream: str | None = None,
+        content: bytes = CSV,
+        options: IngestOptions | None = None,
+    ) -> str:
         """A trace that was ingested for real, without a worker; its id."""
+        options = options or IngestOptions()
         folder = self.services.settings.data_dir
         source, canonical = folder / "source.csv", folder / "canonical.parquet"
-        source.write_bytes(CSV)
-        report = ingest(source, canonical, IngestOptions(), lambda done, total: None)
+        source.write_bytes(content)
+        id_key = self.services.settings.id_key() if options.ids == "hash" else None
+        report = ingest(source, canonical, options, id_key=id_key)
         hashes = {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in (source, canonical)}
         now, trace_id, job_id = self.services.clock(), new_id("trc"), new_id("job")
         with self.services.database.write() as session:
@@ -131,7 +141,7 @@ class TestApp:
                     status="ready",
                     source_sha256=hashes[source],
                     source_bytes=source.stat().st_size,
-                    options=IngestOptions().model_dump(mode="json"),
+                    options=options.model_dump(mode="json"),
                     content_key=hashlib.sha256(trace_id.encode()).hexdigest(),
                     ingest_job_id=job_id,
                     canonical_sha256=hashes[canonical],

@@ -10,6 +10,7 @@ import hashlib
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from replay.calibration.user import UserCalibration
     from replay.hardware.catalogue import Catalogue
     from replay.planning.document import CandidateResult
-    from replay.planning.resolve import Candidate, ResolvedPlan, ResolvedReplay
+    from replay.planning.resolve import Candidate, ResolvedPlan, ResolvedReplay, TraceRef
     from replay.results import ReplayResult, RequestTable
-    from replay.specs import PlanSpec, ReplaySpec
+    from replay.specs import PlanSpec, ReplaySpec, Transform
     from replay.traces.options import IngestOptions
     from replay.workload import Workload
 
@@ -169,11 +170,12 @@ def write_requests(table: RequestTable, out: Path) -> None:
     frame.write_parquet(out, compression="zstd", row_group_size=262_144)
 
 
-def load(canonical: Path, spec: PlanSpec | ReplaySpec) -> Workload:
-    """The workload of a plan or a replay. Raises TraceError where nothing is left of the trace."""
+def load(canonical: Path, spec: PlanSpec | ReplaySpec, others: Sequence[Path] = ()) -> Workload:
+    """The workload of a plan or a replay, of its trace and of those mixed in. Raises TraceError where nothing is left
+    of them."""
     from replay.traces.transforms import load_workload
 
-    return load_workload(canonical, spec.transform, spec.seed)
+    return load_workload(canonical, spec.transform, spec.seed, others)
 
 
 def run_plan_locally(
@@ -196,8 +198,9 @@ def run_plan_locally(
     from replay.planning.resolve import TraceRef, resolve_plan
 
     resolve_plan(spec, catalogue, trace=TraceRef(sha256="-", name=trace.name))  # refuses before a long file is read
-    workload, report, sha256 = _read_locally(trace, spec, options, progress, id_key)
-    plan = resolve_plan(spec, catalogue, trace=TraceRef(sha256=sha256, name=trace.name), calibrations=calibrations)
+    read = _read_locally(trace, spec.transform, spec.seed, options, progress, id_key)
+    spec, workload = spec.model_copy(update={"transform": read.transform}), read.workload
+    plan = resolve_plan(spec, catalogue, trace=read.trace, mixed=read.mixed, calibrations=calibrations)
     candidates = plan.candidates()
     shares = dict.fromkeys(candidates, 0.0)
     lock = Lock()
@@ -215,7 +218,7 @@ def run_plan_locally(
 
     with ThreadPoolExecutor(threads) as pool:
         results = list(pool.map(evaluate_one, candidates))
-    return plan_document(plan, results, workload, report)
+    return plan_document(plan, results, workload, read.report)
 
 
 def run_replay_locally(
@@ -235,11 +238,10 @@ def run_replay_locally(
 
     early = resolve_replay(spec, catalogue, trace=TraceRef(sha256="-", name=trace.name))
     resolve_deployment(early.spec.deployment, early.model, early.gpu)  # refuses before a long file is read
-    workload, report, sha256 = _read_locally(trace, spec, options, progress, id_key)
-    resolved = resolve_replay(
-        spec, catalogue, trace=TraceRef(sha256=sha256, name=trace.name), calibrations=calibrations
-    )
-    return replay(resolved, workload, report, partial(progress, _replaying("the trace")), threads=threads)
+    read = _read_locally(trace, spec.transform, spec.seed, options, progress, id_key)
+    spec = spec.model_copy(update={"transform": read.transform})
+    resolved = resolve_replay(spec, catalogue, trace=read.trace, mixed=read.mixed, calibrations=calibrations)
+    return replay(resolved, read.workload, read.report, partial(progress, _replaying("the trace")), threads=threads)
 
 
 def _replaying(what: str) -> str:
@@ -297,16 +299,41 @@ class _Watched:
         self._checkpoint(self._progress)
 
 
+@dataclass(frozen=True)
+class _Read:
+    """Trace files read on the command line: the workload, and what a document says of them."""
+
+    workload: Workload
+    report: dict[str, Any]
+    trace: TraceRef
+    mixed: tuple[TraceRef, ...]
+    transform: Transform
+    """With a name for each trace that is mixed in."""
+
+
 def _read_locally(
     trace: Path,
-    spec: PlanSpec | ReplaySpec,
+    transform: Transform,
+    seed: int,
     options: IngestOptions,
     progress: Callable[[str, float], None],
     id_key: bytes | None,
-) -> tuple[Workload, dict[str, Any], str]:
+) -> _Read:
+    """The options of the trace tell nothing of those that are mixed in: their formats are recognised."""
+    from replay.planning.resolve import TraceRef
+    from replay.traces.options import IngestOptions
+    from replay.traces.transforms import load_workload
+
+    named = tuple(one.named(Path(one.trace).name.split(".")[0]) for one in transform.mix_with)
+    transform = transform.model_copy(update={"mix_with": named})
     with tempfile.TemporaryDirectory(prefix="capreplay-") as folder:
-        canonical = Path(folder) / "trace.parquet"
-        report = ingest_file(trace, canonical, options, partial(progress, f"reading {trace.name}"), id_key=id_key)
-        with canonical.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        return load(canonical, spec), report, sha256
+        reports, refs, canonical = [], [], []
+        for number, source in enumerate([trace, *(Path(one.trace) for one in named)]):
+            out = Path(folder) / f"{number}.parquet"
+            chosen = options if number == 0 else IngestOptions(ids=options.ids)
+            reports.append(ingest_file(source, out, chosen, partial(progress, f"reading {source.name}"), id_key=id_key))
+            with out.open("rb") as file:
+                refs.append(TraceRef(sha256=hashlib.file_digest(file, "sha256").hexdigest(), name=source.name))
+            canonical.append(out)
+        workload = load_workload(canonical[0], transform, seed, canonical[1:])
+    return _Read(workload, reports[0], refs[0], tuple(refs[1:]), transform)

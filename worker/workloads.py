@@ -8,7 +8,7 @@ from models.blobs import BlobStore
 from worker import runner
 
 if TYPE_CHECKING:
-    from replay.specs import PlanSpec, ReplaySpec
+    from replay.planning.resolve import ResolvedPlan, ResolvedReplay
     from replay.workload import Workload
 
 
@@ -16,14 +16,16 @@ class WorkloadCache:
     """Holds one workload; a job process runs one job at a time."""
 
     def __init__(self) -> None:
-        self._key: tuple[str, str, int] | None = None
+        self._key: tuple[tuple[str, ...], str, int] | None = None
         self._workload: Workload | None = None
 
-    def get(self, blobs: BlobStore, canonical_sha256: str, spec: PlanSpec | ReplaySpec) -> Workload:
-        """The workload of this canonical trace and transform. Raises TraceError, NotFoundError."""
-        key = (canonical_sha256, spec.transform.model_dump_json(), spec.seed)
+    def get(self, blobs: BlobStore, asked: ResolvedPlan | ResolvedReplay) -> Workload:
+        """The workload of a request's traces and transform. Raises TraceError, NotFoundError."""
+        traces = tuple(one.sha256 for one in (asked.trace, *asked.mixed))
+        key = (traces, asked.spec.transform.model_dump_json(), asked.spec.seed)
         if self._workload is None or self._key != key:
             self._workload = None  # before the next is loaded: two may not fit
-            self._workload = runner.load(blobs.local_path(canonical_sha256), spec)
+            first, *others = map(blobs.local_path, traces)
+            self._workload = runner.load(first, asked.spec, others)
             self._key = key
         return self._workload

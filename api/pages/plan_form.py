@@ -52,7 +52,6 @@ FIELDS = {
     "client_timeout_s": "client_timeout_s",
     "survive_failures": "survive_failures",
     "seed": "seed",
-    "trace": "trace",
 }
 """Part of a spec's path -> field of the form."""
 

@@ -29,14 +29,16 @@ IdText = Annotated[str, Query(max_length=60, pattern=r"^[a-z0-9_]*$")]
 
 @router.get("/plans/new")
 def show_form(
-    request: Request, session: ReadSession, principal: Reader, trace: IdText = "", job: IdText = ""
+    request: Request, session: ReadSession, principal: Reader, trace_id: IdText = "", job: IdText = ""
 ) -> Response:
-    """The plan form, empty or filled from an earlier plan (``?job=``)."""
-    form = plan_form.defaults()
+    """The plan form for a trace (``?trace_id=``), empty or filled from an earlier plan (``?job=``)."""
+    form, faults = plan_form.defaults(), Faults()
     if job:
         earlier = plan_job(session, principal, job)
-        form, trace = plan_form.from_spec(spec_of(earlier).spec), trace or earlier.trace_id or ""
-    return _page(request, session, principal, form, Faults(), trace)
+        form, trace_id = plan_form.from_spec(spec_of(earlier).spec), trace_id or earlier.trace_id or ""
+    elif trace_id and not traces.has_trace(session, principal, trace_id):
+        faults.add("trace", f"there is no trace {trace_id}: choose one of these")
+    return _page(request, session, principal, form, faults, trace_id)
 
 
 @router.post("/plans/new")
@@ -69,8 +71,8 @@ def _page(
     known = catalogue.catalogue_for(session, principal)
     recent = traces.list_traces(session, principal, PageRequest(limit=100)).items
     ready = [one for one in recent if one.status == "ready"]
-    if trace_id and trace_id not in {one.id for one in ready}:
-        ready += [one for one in recent if one.id == trace_id]
+    if trace_id not in {one.id for one in ready} and traces.has_trace(session, principal, trace_id):
+        ready.append(traces.get_trace(session, principal, trace_id))  # older, or not ready: the choice stays to be seen
     return page(
         request,
         "plan_form.html",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from api.reports import figures
 from api.reports.sections import Chart
 from api.reports.tables import Cell, Column, Table
+from replay.hardware.entries import ModelSpec
 from replay.planning.document import WorkloadSeries
 from replay.traces.report import (
     CleaningReport,
@@ -16,15 +18,19 @@ from replay.traces.report import (
     LengthProfile,
     PrefixProfile,
     Series,
+    SessionProfile,
+    Timing,
     TraceProfile,
 )
 
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_NAMED = 3
+_TENANTS = 20
 _FIGURE = (Column("figure", "figure", "text"), Column("value", "value"))
 
 
-def context(report: IngestReport) -> dict[str, Any]:
-    """What ``trace.html`` shows of a trace that is ready."""
+def context(report: IngestReport, models: Iterable[ModelSpec]) -> dict[str, Any]:
+    """What ``trace.html`` shows of a trace that is ready; ``models`` may be too short for some of its requests."""
     profile = report.profile
     return {
         "report": report,
@@ -37,6 +43,9 @@ def context(report: IngestReport) -> dict[str, Any]:
         "joint": joint_chart(profile.joint_lengths) if profile.joint_lengths else None,
         "reuse": reuse_chart(profile.prefix) if profile.prefix and profile.prefix.by_cache_size else None,
         "tenants": tenant_table(profile) if profile.top_tenants else None,
+        "measured": source_table(profile),
+        "sessions": session_tables(profile.session_profile) if profile.session_profile else [],
+        "over_length": over_length_table(profile, models),
     }
 
 
@@ -89,16 +98,74 @@ def rate_table(profile: TraceProfile) -> Table:
         ("burstiness per second: variance / mean (1 = Poisson)", profile.dispersion_1s),
         ("burstiness per minute: variance / mean (1 = Poisson)", profile.dispersion_1min),
         ("tenants", profile.tenants),
-        ("sessions", profile.sessions),
         *((f"requests of model {model}", n) for model, n in profile.models.items()),
     ]
     if profile.prefix is not None:
         share = profile.prefix.reusable_share_of_prompt_tokens
         rows.append(("prompt tokens whose prefix came before (best case of a cache)", f"{share * 100:.3g} %"))
-    for name, value in (("E2E", profile.source_e2e_p50_s), ("TTFT", profile.source_ttft_p50_s)):
-        if value is not None:
-            rows.append((f"median {name} of the system that logged this, s", value))
     return Table("Profile", _FIGURE, tuple(rows))
+
+
+_TIMING = (
+    Column("requests", "n"),
+    *(Column(name, f"{name}_s", "duration") for name in ("mean", "p50", "p90", "p95", "p99", "max")),
+)
+
+
+def _timing_table(title: str, first: str, timings: tuple[tuple[str, Timing | None], ...]) -> Table | None:
+    """Times by percentile, one row each; ``None`` where there is none."""
+    rows = tuple((name, *(getattr(one, c.key) for c in _TIMING)) for name, one in timings if one is not None)
+    return Table(title, (Column(first, "of", "text"), *_TIMING), rows) if rows else None
+
+
+def source_table(profile: TraceProfile) -> Table | None:
+    """What the system that logged the trace measured: no figure of a simulation."""
+    known = (("TTFT", profile.source_ttft), ("E2E", profile.source_e2e), ("queue time", profile.source_queue))
+    return _timing_table("Measured by the system that logged this", "latency", known)
+
+
+def session_tables(sessions: SessionProfile) -> list[Table]:
+    """Turns and the times between them."""
+    turns = sessions.turns
+    rows: tuple[tuple[Cell, Cell], ...] = (
+        ("sessions", sessions.sessions),
+        ("requests in sessions", sessions.requests),
+        ("sessions of one request", sessions.single_turn),
+        *((f"turns per session, {name}", getattr(turns, name)) for name in ("mean", "p50", "p90", "p99", "max")),
+        ("turns sent before the one before had ended", sessions.overlapping),
+    )
+    times = (
+        ("from start to start", sessions.between_starts),
+        ("from end to start (think time)", sessions.think_time),
+    )
+    between = _timing_table("Time between turns", "time", times)
+    return [Table("Turns of sessions", _FIGURE, rows), *([between] if between else [])]
+
+
+def over_length_table(profile: TraceProfile, models: Iterable[ModelSpec]) -> Table | None:
+    """Requests that are too long, by the context length of the catalogue's models; ``None`` where all fit them all.
+
+    Lengths that the profile did not count (a model of the tenant's own) have the two counts they lie between.
+    """
+    by_length: dict[int, list[str]] = {}
+    for model in models:
+        by_length.setdefault(model.max_position, []).append(model.key)
+    rows: list[tuple[Cell, ...]] = []
+    counted = sum(cell.requests for cell in profile.joint_lengths)
+    for limit, names in sorted(by_length.items()):
+        at_least, at_most = profile.longer_than(limit)
+        if profile.over_length and at_most:
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            requests: Cell = at_most if at_least == at_most else f"{at_least:,} to {at_most:,}"
+            named = ", ".join(sorted(names, key=str.lower)[:_NAMED]) + more
+            rows.append((limit, requests, at_most / counted, named))
+    columns = (
+        Column("context, tokens", "max_model_len"),
+        Column("longer requests", "requests"),
+        Column("share", "share", "percent"),
+        Column("models", "models", "text"),
+    )
+    return Table("Requests longer than a model's context: it would refuse them", columns, tuple(rows)) if rows else None
 
 
 def length_table(profile: TraceProfile) -> Table:
@@ -205,5 +272,7 @@ def reuse_chart(prefix: PrefixProfile) -> Chart:
 def tenant_table(profile: TraceProfile) -> Table:
     """The largest tenants."""
     columns = (Column("tenant", "tenant", "text"), Column("requests", "requests"), Column("share", "share", "percent"))
-    rows = tuple((one.tenant, one.requests, one.share) for one in profile.top_tenants)
-    return Table(f"Largest of {profile.tenants:,} tenants", columns, rows)
+    rows = tuple((one.tenant, one.requests, one.share) for one in profile.top_tenants[:_TENANTS])
+    return Table(
+        f"Largest of {profile.tenants:,} tenants" if profile.tenants > len(rows) else "All tenants", columns, rows
+    )

@@ -12,7 +12,7 @@ from api.pages import profile
 from api.pages.jobs import fault_lines
 from api.pages.paging import CurrentPage
 from api.pages.render import CheckedForm, PageRoute, page, see_other
-from models.use_cases import jobs, traces
+from models.use_cases import catalogue, jobs, traces
 from replay.traces.report import IngestReport
 
 router = APIRouter(route_class=PageRoute)
@@ -31,7 +31,8 @@ def show_trace(request: Request, session: ReadSession, principal: Reader, trace_
     trace = traces.get_trace(session, principal, trace_id)
     shown: dict[str, Any] = {}
     if trace.status == "ready" and trace.report is not None:
-        shown = profile.context(IngestReport.model_validate(trace.report))
+        models = catalogue.catalogue_for(session, principal).models.values()
+        shown = profile.context(IngestReport.model_validate(trace.report), models)
     else:
         detail = jobs.get_job(session, principal, trace.ingest_job_id)
         shown = {"detail": detail, "job": detail.job, "faults": fault_lines(detail.job)}

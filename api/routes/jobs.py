@@ -36,7 +36,8 @@ def list_jobs(
     page = use_cases.list_jobs(
         session, principal, paging.request(), status=status, kind=kind, trace_id=trace_id, schedule_id=schedule_id
     )
-    return paging.page(page, JobSummary.of)
+    reports = use_cases.reports_of_jobs(session, principal, page.items)
+    return paging.page(page, lambda row: JobSummary.of(row, reports.get(row.id)))
 
 
 @router.get(

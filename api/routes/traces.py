@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from api.auth import Reader, TraceWriter
-from api.deps import Context, CurrentServices, Paging, ReadSession, RequestId, TraceId, WriteSession
+from api.deps import LABEL, Context, CurrentServices, Paging, ReadSession, RequestId, TraceId, WriteSession
 from api.ingest_options import UploadParameters, upload_parameters
 from api.pagination import ListPage
 from api.replies import entity
@@ -20,6 +20,7 @@ from api.strict import StrictRoute
 from api.uploads import receive_upload, storage_errors
 from models.blobs import UploadWriter
 from models.use_cases import traces as use_cases
+from models.use_cases.catalogue import catalogue_for
 
 router = APIRouter(prefix="/v1", tags=["traces"], route_class=StrictRoute)
 
@@ -112,6 +113,18 @@ def get_cleaning_report(request: Request, principal: Reader, session: ReadSessio
     responses=problems(404, 409),
     summary="What the traffic looks like",
 )
-def get_trace_profile(request: Request, principal: Reader, session: ReadSession, trace_id: TraceId) -> Response:
-    """Rates, burstiness, length percentiles, clock resolution, prefix reuse, tenants, load by hour and weekday."""
-    return entity(request, TraceProfileOut.of(readable_trace(session, principal, trace_id)))
+def get_trace_profile(
+    request: Request,
+    principal: Reader,
+    session: ReadSession,
+    trace_id: TraceId,
+    model: Annotated[
+        str | None,
+        Query(min_length=1, max_length=300, pattern=LABEL, description="Count the requests too long for this model"),
+    ] = None,
+) -> Response:
+    """Rates, burstiness, lengths, over-length requests, sessions, prefix reuse, tenants, load by hour and weekday; what
+    the old system measured, apart."""
+    trace = readable_trace(session, principal, trace_id)
+    asked = catalogue_for(session, principal).model(model) if model is not None else None
+    return entity(request, TraceProfileOut.of(trace, asked))

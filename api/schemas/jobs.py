@@ -58,8 +58,8 @@ class JobError(Out):
     errors: list[JobFault]
 
 
-class JobSummary(Out):
-    """One execution."""
+class Execution(Out):
+    """What jobs and the candidates of a plan have in common."""
 
     id: str
     kind: str
@@ -76,17 +76,22 @@ class JobSummary(Out):
     started_at: datetime | None
     finished_at: datetime | None
 
+
+class JobSummary(Execution):
+    """One job and, once it succeeded, the id of its report."""
+
+    report_id: str | None
+
     @classmethod
-    def of(cls, row: Job) -> JobSummary:
-        """From the stored row."""
-        return cls.model_validate(_summary(row))
+    def of(cls, row: Job, report_id: str | None) -> JobSummary:
+        """From the stored row and its report's id."""
+        return cls.model_validate({**_summary(row), "report_id": report_id})
 
 
 class JobOut(JobSummary):
-    """A job with its plan's children by status and, once it succeeded, the id of its report or calibration."""
+    """A job with its plan's children by status and, once it succeeded, the id of its calibration."""
 
     children: dict[str, int]
-    report_id: str | None
     calibration_id: str | None
 
     @classmethod
@@ -103,7 +108,7 @@ class JobOut(JobSummary):
         return 1 if self.status in LIVE else None
 
 
-class ChildJobOut(JobSummary):
+class ChildJobOut(Execution):
     """One candidate of a plan."""
 
     position: int

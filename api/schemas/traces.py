@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from api.schemas.common import Out
 from models.tables import Trace
+from replay.hardware.entries import ModelSpec
 from replay.traces.report import CleaningReport, IngestReport, TraceProfile
 
 
@@ -83,13 +84,34 @@ class CleaningReportOut(Out):
         )
 
 
+class ModelFit(Out):
+    """How many requests are longer than a model's context. At least and at most are equal where the model's context
+    length is one of ``over_length``."""
+
+    model: str
+    max_model_len: int
+    longer_at_least: int
+    longer_at_most: int
+
+
 class TraceProfileOut(Out):
     """What the traffic looks like."""
 
     trace_id: str
     profile: TraceProfile
+    model_fit: ModelFit | None
+    """For the model that was asked about."""
 
     @classmethod
-    def of(cls, row: Trace) -> TraceProfileOut:
-        """From a ready trace."""
-        return cls(trace_id=row.id, profile=IngestReport.model_validate(row.report).profile)
+    def of(cls, row: Trace, model: ModelSpec | None) -> TraceProfileOut:
+        """From a ready trace, and a model that may be too short for it."""
+        profile, fit = IngestReport.model_validate(row.report).profile, None
+        if model is not None:
+            at_least, at_most = profile.longer_than(model.max_position)
+            fit = ModelFit(
+                model=model.key,
+                max_model_len=model.max_position,
+                longer_at_least=at_least,
+                longer_at_most=at_most,
+            )
+        return cls(trace_id=row.id, profile=profile, model_fit=fit)

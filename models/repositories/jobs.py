@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, CursorResult, and_, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, CursorResult, String, and_, delete, func, or_, select, update
+from sqlalchemy import cast as sql_cast
 from sqlalchemy.orm import Session
 
 from models.paging import Page, PageRequest
@@ -70,11 +71,10 @@ def count_live(session: Session, tenant_id: str) -> int:
 
 
 def count_live_using_trace(session: Session, tenant_id: str, trace_id: str) -> int:
-    """Live jobs that read this trace."""
+    """Live jobs that read this trace, or mix it in."""
+    uses = or_(Job.trace_id == trace_id, sql_cast(Job.spec, String).contains(f'"{trace_id}"'))
     statement = select(func.count()).select_from(Job)
-    return session.scalars(
-        statement.where(Job.tenant_id == tenant_id, Job.trace_id == trace_id, Job.status.in_(LIVE))
-    ).one()
+    return session.scalars(statement.where(Job.tenant_id == tenant_id, uses, Job.status.in_(LIVE))).one()
 
 
 def list_children(session: Session, parent_id: str) -> list[Job]:

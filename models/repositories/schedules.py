@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import String, cast, func, or_, select
 from sqlalchemy.orm import Session
 
 from models.dialect import insert_or_ignore
@@ -35,9 +35,10 @@ def count(session: Session, tenant_id: str) -> int:
 
 
 def count_using_trace(session: Session, tenant_id: str, trace_id: str) -> int:
-    """Schedules that repeat their plan on this trace."""
+    """Schedules that repeat their plan on this trace, or mix it in."""
+    uses = or_(Schedule.trace_id == trace_id, cast(Schedule.plan, String).contains(f'"{trace_id}"'))
     statement = select(func.count()).select_from(Schedule)
-    return session.scalars(statement.where(Schedule.tenant_id == tenant_id, Schedule.trace_id == trace_id)).one()
+    return session.scalars(statement.where(Schedule.tenant_id == tenant_id, uses)).one()
 
 
 def list_due_of_all_tenants(session: Session, now: datetime, limit: int = 100) -> list[str]:

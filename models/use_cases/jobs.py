@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
@@ -59,6 +60,12 @@ def list_jobs(
     principal.require("reports:read")
     filters = {"status": status, "kind": kind, "trace_id": trace_id, "schedule_id": schedule_id}
     return job_rows.list_jobs(session, principal.tenant_id, page, filters)
+
+
+def reports_of_jobs(session: Session, principal: Principal, rows: Sequence[Job]) -> dict[str, str]:
+    """Job id -> id of its report, of the jobs that have one."""
+    principal.require("reports:read")
+    return report_rows.ids_of_jobs(session, principal.tenant_id, [row.id for row in rows])
 
 
 def list_children(session: Session, principal: Principal, job_id: str) -> list[Job]:

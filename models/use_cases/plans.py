@@ -7,18 +7,19 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from models import jobs
-from models.errors import ConflictError, InvalidError
+from models.errors import InvalidError
 from models.hashing import canonical_json, code_version, input_hash, sha256_text
 from models.jobs import StartedJob
 from models.principal import Principal
 from models.repositories import jobs as job_rows
 from models.services import Services
-from models.tables import Job, Trace
+from models.tables import Job
 from models.use_cases.calibrations import calibrations_for
 from models.use_cases.catalogue import catalogue_for
 from models.use_cases.limits import check_live_jobs, check_stored_bytes
-from models.use_cases.traces import get_ready_trace, with_labels
-from replay.planning.resolve import TraceRef, resolve_plan
+from models.use_cases.traces import get_ready_trace
+from models.use_cases.transforms import ready_transform
+from replay.planning.resolve import resolve_plan
 from replay.specs import PlanSpec
 
 MAX_CANDIDATES = 200
@@ -38,13 +39,16 @@ def start_plan(
 
     ``StartedJob(job, created)``: not created where an equal plan, then ``job``, is live or has
     succeeded.
-    Raises NotFoundError, ConflictError (trace not ready), LimitError, and the domain's SpecError.
+    Raises NotFoundError, ConflictError (trace not ready), InvalidError, LimitError, and the domain's SpecError and
+    TraceError.
     """
     principal.require("jobs:write")
     trace = get_ready_trace(session, principal, trace_id, lock=True)
-    spec = spec.model_copy(update={"transform": with_labels(spec.transform, trace, services)})
     own = calibrations_for(session, principal, spec.calibration)
-    plan = resolve_plan(spec, catalogue_for(session, principal), trace=trace_ref(trace), calibrations=own)
+    ready = ready_transform(session, principal, services, trace, spec.transform)
+    spec = spec.model_copy(update={"transform": ready.transform})
+    catalogue = catalogue_for(session, principal)
+    plan = resolve_plan(spec, catalogue, trace=ready.trace, mixed=ready.mixed, calibrations=own)
     candidates = plan.candidates()
     if len(candidates) > MAX_CANDIDATES:
         raise InvalidError(
@@ -89,10 +93,3 @@ def start_plan(
         for candidate in candidates
     ]
     return jobs.create(session, parent, children)
-
-
-def trace_ref(trace: Trace) -> TraceRef:
-    """How a request names its trace: by content."""
-    if trace.canonical_sha256 is None:
-        raise ConflictError(f"the trace {trace.id} is {trace.status}", code="trace.not_ready")
-    return TraceRef(sha256=trace.canonical_sha256, name=trace.name)

@@ -13,8 +13,8 @@ from models.services import Services
 from models.use_cases.calibrations import calibrations_for
 from models.use_cases.catalogue import catalogue_for
 from models.use_cases.limits import check_live_jobs, check_stored_bytes
-from models.use_cases.plans import trace_ref
-from models.use_cases.traces import get_ready_trace, with_labels
+from models.use_cases.traces import get_ready_trace
+from models.use_cases.transforms import ready_transform
 from replay.planning.resolve import resolve_replay
 from replay.specs import ReplaySpec
 
@@ -31,13 +31,16 @@ def start_replay(
 ) -> StartedJob:
     """Resolves ``spec`` with the tenant's catalogue and inserts the job, or finds an equal one.
 
-    Raises NotFoundError, ConflictError (trace not ready), LimitError, and the domain's SpecError.
+    Raises NotFoundError, ConflictError (trace not ready), InvalidError, LimitError, and the domain's SpecError and
+    TraceError.
     """
     principal.require("jobs:write")
     trace = get_ready_trace(session, principal, trace_id, lock=True)
-    spec = spec.model_copy(update={"transform": with_labels(spec.transform, trace, services)})
     own = calibrations_for(session, principal, spec.calibration)
-    replay = resolve_replay(spec, catalogue_for(session, principal), trace=trace_ref(trace), calibrations=own)
+    ready = ready_transform(session, principal, services, trace, spec.transform)
+    spec = spec.model_copy(update={"transform": ready.transform})
+    catalogue = catalogue_for(session, principal)
+    replay = resolve_replay(spec, catalogue, trace=ready.trace, mixed=ready.mixed, calibrations=own)
     document = {
         "schema_version": 1,
         "replay": replay.model_dump(mode="json"),

@@ -28,7 +28,8 @@ from models.use_cases import audit
 from models.use_cases.catalogue import catalogue_for
 from models.use_cases.plans import start_plan
 from models.use_cases.schedule_notes import run_notes
-from replay.errors import FieldError, SpecError
+from models.use_cases.transforms import ready_transform
+from replay.errors import FieldError, ReplayError
 from replay.planning.resolve import TraceRef, resolve_plan
 from replay.specs import PlanSpec
 
@@ -78,7 +79,7 @@ def create_schedule(
     principal.require("jobs:write")
     now = services.clock()
     _check_source(session, principal, trace_id, stream)
-    _check_plan(session, principal, plan)
+    _check_plan(session, principal, services, plan, trace_id)
     _check_name(name)
     limit = services.settings.max_schedules
     if schedule_rows.count(session, principal.tenant_id) >= limit:
@@ -144,12 +145,13 @@ def update_schedule(
     if change.name is not None:
         _check_name(change.name)
         schedule.name = change.name
-    if change.plan is not None:
-        _check_plan(session, principal, change.plan)
-        schedule.plan = change.plan.model_dump(mode="json")
     if change.trace_id is not None or change.stream is not None:
         _check_source(session, principal, change.trace_id, change.stream)
         schedule.trace_id, schedule.stream = change.trace_id, change.stream
+    if change.plan is not None or change.trace_id is not None:
+        plan = change.plan or PlanSpec.model_validate(schedule.plan)
+        _check_plan(session, principal, services, plan, schedule.trace_id)
+        schedule.plan = plan.model_dump(mode="json")
     retimed = (change.cron or schedule.cron, change.zone or schedule.zone) != (schedule.cron, schedule.zone)
     schedule.cron, schedule.zone = change.cron or schedule.cron, change.zone or schedule.zone
     resumed = change.status == "active" and schedule.status == "paused"
@@ -267,7 +269,7 @@ def _start_or_say_why(session: Session, services: Services, schedule: Schedule) 
     try:
         with session.begin_nested():
             return {"job_id": _start(session, local_principal(schedule.tenant_id), services, schedule, None).id}
-    except (AppError, SpecError) as error:
+    except (AppError, ReplayError) as error:
         return {"error_code": error.code, "error_detail": error.detail}
     except (OperationalError, InterfaceError):
         raise  # the database is away: the next tick tries again
@@ -325,9 +327,17 @@ def _check_source(session: Session, principal: Principal, trace_id: str | None, 
         raise InvalidError("the stream must be 1 to 100 printable characters", code="schedule.stream")
 
 
-def _check_plan(session: Session, principal: Principal, plan: PlanSpec) -> None:
-    """A plan that could never run is refused when the schedule is made, not at four in the morning."""
+def _check_plan(
+    session: Session, principal: Principal, services: Services, plan: PlanSpec, trace_id: str | None
+) -> None:
+    """A plan that could never run is refused when the schedule is made, not at four in the morning. The next trace of a
+    stream is not known yet: its run says what it lacks."""
     resolve_plan(plan, catalogue_for(session, principal), trace=TraceRef(sha256="0" * 64))
+    if trace_id is None:
+        return
+    trace = trace_rows.get_trace(session, principal.tenant_id, trace_id)
+    if trace.status == "ready":
+        ready_transform(session, principal, services, trace, plan.transform)
 
 
 def _check_name(name: str) -> None:

@@ -22,8 +22,6 @@ from models.services import Services
 from models.settings import Settings
 from models.tables import Job, Trace
 from models.use_cases.limits import check_live_jobs, check_stored_bytes
-from replay.specs import Transform
-from replay.traces.labels import NO_LABEL, tenant_label
 from replay.traces.options import IngestOptions
 
 
@@ -166,24 +164,6 @@ def get_ready_trace(session: Session, principal: Principal, trace_id: str, *, lo
             f"the trace {trace.id} could not be read: the job {trace.ingest_job_id} says why", code="trace.failed"
         )
     return trace
-
-
-def with_labels(transform: Transform, trace: Trace, services: Services) -> Transform:
-    """The transform with the labels that a trace has in place of its tenants' names; labels stay as they are."""
-    named = transform.tenants or transform.without_tenants or transform.tenant_growth
-    if not named or trace.options.get("ids") != "hash":
-        return transform
-    key = services.settings.id_key()
-
-    def of(name: str) -> str:
-        return name if name == NO_LABEL else tenant_label(key, name)
-
-    changed = {
-        "tenants": tuple(map(of, transform.tenants)),
-        "without_tenants": tuple(map(of, transform.without_tenants)),
-        "tenant_growth": {of(name): factor for name, factor in transform.tenant_growth.items()},
-    }
-    return transform.model_copy(update=changed)
 
 
 def delete_trace(session: Session, principal: Principal, services: Services, trace_id: str) -> None:

@@ -55,13 +55,19 @@ class _Resolved(BaseModel):
     prices: tuple[Price, ...]
     """The offers that pass the price filter, cheapest per GPU-hour first."""
     trace: TraceRef
+    mixed: tuple[TraceRef, ...] = ()
+    """The traces of the transform's ``mix_with``, in its order."""
     catalogue_version: str
     calibrations: tuple[UserCalibration, ...] = ()
     """The user's own, as they were when this was asked: part of the hash, so that old results keep theirs."""
 
     def input_hash(self) -> str:
-        """SHA-256 of the canonical JSON: equal requests on equal content have equal hashes."""
-        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        """SHA-256 of the canonical JSON: equal requests on equal content have equal hashes, whatever the ids or files
+        of the traces that are mixed in: ``mixed`` has their content."""
+        values = self.model_dump(mode="json")
+        for one in values["spec"]["transform"]["mix_with"]:
+            del one["trace"]
+        canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
@@ -105,6 +111,7 @@ def resolve_plan(
     catalogue: Catalogue,
     *,
     trace: TraceRef,
+    mixed: tuple[TraceRef, ...] = (),
     model: ModelSpec | None = None,
     calibrations: tuple[UserCalibration, ...] = (),
 ) -> ResolvedPlan:
@@ -132,6 +139,7 @@ def resolve_plan(
         gpus=tuple(gpus.values()),
         prices=_offers(catalogue, tuple(gpus), price),
         trace=trace,
+        mixed=mixed,
         catalogue_version=catalogue.version,
         calibrations=_own(calibrations, found, tuple(gpus)),
     )
@@ -142,6 +150,7 @@ def resolve_replay(
     catalogue: Catalogue,
     *,
     trace: TraceRef,
+    mixed: tuple[TraceRef, ...] = (),
     model: ModelSpec | None = None,
     calibrations: tuple[UserCalibration, ...] = (),
 ) -> ResolvedReplay:
@@ -162,6 +171,7 @@ def resolve_replay(
         gpu=gpu,
         prices=_offers(catalogue, (gpu.key,), PriceFilter()),
         trace=trace,
+        mixed=mixed,
         catalogue_version=catalogue.version,
         calibrations=_own(calibrations, found, (gpu.key,)),
     )

@@ -14,6 +14,7 @@ from replay.specs_transform import Transform
 from replay.traces.agents import deepen
 from replay.traces.arrivals import burst_sentence, clock_step, reshape_gaps, spread_ties
 from replay.traces.chains import check_extent
+from replay.traces.checks import no_blocks_to_share
 from replay.traces.draft import Draft
 from replay.traces.growth import compress, shift_copies, superpose
 from replay.traces.lengths import fit_blocks, reshape, reshape_note, scale_sharing
@@ -106,7 +107,7 @@ def _grow(draft: Draft, transform: Transform, seed: int, notes: list[str]) -> Dr
             raise TraceError(
                 "workload.empty",
                 f"growth {transform.growth:g} leaves no request",
-                [FieldError(cure, field="growth", cure=cure)],
+                [FieldError(cure, field="transform.growth", cure=cure)],
             )
         draft = draft.take(grown.index, grown.times_ns, grown.copy, grown.wrapped)
         if draft.prefix is not None and grown.copy.any():
@@ -121,7 +122,7 @@ def _grow(draft: Draft, transform: Transform, seed: int, notes: list[str]) -> Dr
             raise TraceError(
                 "workload.too_long",
                 f"stretched, the window is {span_ns / NS / 86_400:,.1f} days",
-                [FieldError(cure, field="growth", rule="max_span", cure=cure)],
+                [FieldError(cure, field="transform.growth", rule="max_span", cure=cure)],
             )
         draft = replace(draft.take(order, times), span_ns=span_ns)
     return draft
@@ -165,12 +166,7 @@ def _resize(draft: Draft, transform: Transform, notes: list[str]) -> Draft:
 
 def _share_less(draft: Draft, share: float, seed: int, notes: list[str]) -> Draft:
     if draft.prefix is None:
-        cure = "leave prefix_sharing out, or upload a trace with prefix block ids"
-        raise TraceError(
-            "workload.prefix_sharing",
-            f"the trace has no prefix block ids: nothing is shared that prefix_sharing could scale; {cure}",
-            [FieldError(cure, field="prefix_sharing", rule="prefix_sharing", cure=cure)],
-        )
+        raise no_blocks_to_share()
     prefix, note = scale_sharing(draft.prefix, share, seed)
     notes.append(note)
     return replace(draft, prefix=prefix)

@@ -12,89 +12,23 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from replay.hardware.catalogue import shipped_catalogue
 from replay.traces import canonical
 from replay.traces.canonical import Meta
 from replay.traces.prefix import PrefixReuse
-from replay.traces.report import HeatCell, LengthCell, LengthProfile, Series, SeriesBin, TenantShare, TraceProfile
+from replay.traces.report import HeatCell, LengthCell, OverLength, Series, SeriesBin, TenantShare, TraceProfile
 from replay.traces.retries import Retries
+from replay.traces.tally import Tally, TimeTally
+from replay.traces.turns import measure_sessions
 
 Int64Array = npt.NDArray[np.int64]
 
 NS = 10**9
 SERIES_BINS = 300
-TOP = 20
-_DENSE = 2**20
+TOP_MODELS, TOP_TENANTS, TOP_GAPS = 20, 100, 20
 _STRIDE = 16
 _LENGTHS = ("prompt_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
 _WINDOWS = {"1s": NS, "1min": 60 * NS, "1h": 3600 * NS}
-
-
-@dataclass
-class Tally:
-    """Exact distribution of non-negative integers: counts by value, dense for small values, sparse above."""
-
-    _dense: Int64Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    _values: Int64Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    _counts: Int64Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-
-    def add(self, sample: Int64Array) -> None:
-        """Counts a sample."""
-        large = sample >= _DENSE
-        if large.any():
-            values, counts = np.unique(sample[large], return_counts=True)
-            self._values, index = np.unique(np.concatenate([self._values, values]), return_inverse=True)
-            counts = np.concatenate([self._counts, counts])
-            self._counts = np.zeros(len(self._values), dtype=np.int64)
-            np.add.at(self._counts, index, counts)
-            sample = sample[~large]
-        fresh = np.bincount(sample, minlength=len(self._dense))
-        fresh[: len(self._dense)] += self._dense
-        self._dense = fresh
-
-    @property
-    def values(self) -> Int64Array:
-        """The different values, ascending."""
-        return np.concatenate([np.flatnonzero(self._dense), self._values])
-
-    @property
-    def counts(self) -> Int64Array:
-        """How often each of ``values`` occurs."""
-        return np.concatenate([self._dense[self._dense > 0], self._counts])
-
-    def percentile(self, q: float) -> float:
-        """numpy-linear percentile; the tally must not be empty."""
-        values, ends = self.values, np.cumsum(self.counts)
-        last = int(ends[-1]) - 1
-        rank = q / 100.0 * last
-        low = int(np.floor(rank))
-        below = int(values[np.searchsorted(ends, low, side="right")])
-        above = int(values[np.searchsorted(ends, min(low + 1, last), side="right")])
-        return below + (above - below) * (rank - low)
-
-    def alike(self) -> float:
-        """The chance that two draws are equal; 1 where there is nothing to draw from."""
-        counts = self.counts
-        return float(np.square(counts / counts.sum()).sum()) if len(counts) else 1.0
-
-    def profile(self) -> LengthProfile:
-        """The distribution as a document."""
-        values, counts = self.values, self.counts
-        n = int(counts.sum())
-        if n == 0:
-            return LengthProfile(n=0, mean=None, min=None, p50=None, p90=None, p95=None, p99=None, max=None, total=0)
-        total = sum(int(v) * int(c) for v, c in zip(values, counts, strict=True))
-        p50, p90, p95, p99 = (self.percentile(q) for q in (50.0, 90.0, 95.0, 99.0))
-        return LengthProfile(
-            n=n,
-            mean=total / n,
-            min=int(values[0]),
-            p50=p50,
-            p90=p90,
-            p95=p95,
-            p99=p99,
-            max=int(values[-1]),
-            total=total,
-        )
 
 
 @dataclass
@@ -127,9 +61,9 @@ class Arrivals:
             top = int(gaps.argmax())
             if int(gaps[top]) > self.largest_gap:
                 self.largest_gap, self.largest_gap_at = int(gaps[top]), int(joined[top])
-            long = np.argpartition(gaps, -TOP)[-TOP:] if len(gaps) > TOP else np.arange(len(gaps))
+            long = np.argpartition(gaps, -TOP_GAPS)[-TOP_GAPS:] if len(gaps) > TOP_GAPS else np.arange(len(gaps))
             self.top_gaps += zip(gaps[long].tolist(), joined[long].tolist(), strict=True)
-            self.top_gaps = sorted(self.top_gaps, reverse=True)[:TOP]
+            self.top_gaps = sorted(self.top_gaps, reverse=True)[:TOP_GAPS]
             self.ties += int(np.count_nonzero(gaps == 0))
             steps = gaps[gaps > 0]
             if len(steps):
@@ -211,22 +145,23 @@ class Measured:
     statuses: dict[str, int]
 
 
-def measure(path: Path, meta: Meta, span_ns: int, tick: Callable[[], None]) -> Measured:
-    """Profiles the canonical file at ``path``, whose arrivals lie in 0..``span_ns``; ``tick`` before each slice."""
+def measure(path: Path, meta: Meta, span_ns: int, tick: Callable[[int], None]) -> Measured:
+    """Profiles the canonical file at ``path``, whose arrivals lie in 0..``span_ns``; ``tick`` is told the rows done
+    before each slice, and may raise to cancel."""
     arrivals = Arrivals()
     tallies = {name: Tally() for name in _LENGTHS}
-    sources = {"source_e2e_ns": Tally(), "source_ttft_ns": Tally()}
+    both = Tally()
+    sources = {f"source_{name}_ns": TimeTally() for name in ("ttft", "e2e", "queue")}
     labels: dict[str, Counter[str]] = {name: Counter() for name in ("model", "tenant", "status")}
-    sessions: set[str] = set()
     heat = np.zeros((7, 24), dtype=np.int64)
     bin_ns = max(-(-(span_ns + 1) // SERIES_BINS), 1)
     series = np.zeros((3, SERIES_BINS), dtype=np.int64)
     joint = np.zeros((64, 64), dtype=np.int64)
     prefix = PrefixReuse(meta) if meta.block_size_tokens is not None else None
     retries, pace = Retries(), Tally()
-    requests = closed = timeless = twins = 0
+    requests = closed = timeless = twins = in_sessions = 0
     for frame in canonical.slices(path):
-        tick()
+        tick(requests)
         requests += frame.height
         open_loop = frame.filter(pl.col("arrival_ns").is_not_null())
         timeless += frame.height - open_loop.height
@@ -239,14 +174,17 @@ def measure(path: Path, meta: Meta, span_ns: int, tick: Callable[[], None]) -> M
         if took.height:
             pace.add((took["source_e2e_ns"] // took["output_tokens"] // 1000).to_numpy())
         twins += _twins(open_loop) if arrivals.ties > ties else 0
-        for name, tally in (*tallies.items(), *sources.items()):
+        for name, tally in tallies.items():
             if frame[name].null_count() < frame.height:
                 tally.add(frame[name].drop_nulls().to_numpy())
+        for name, times_ns in sources.items():
+            if frame[name].null_count() < frame.height:
+                times_ns.add(frame[name].drop_nulls().to_numpy())
         for name, counter in labels.items():
             if frame[name].null_count() < frame.height:
                 counter.update(dict(frame.drop_nulls(name).group_by(name).len().rows()))
-        if frame["session"].null_count() < frame.height:
-            sessions.update(frame["session"].drop_nulls().unique().to_list())
+        in_sessions += frame.height - frame["session"].null_count()
+        both.add((frame["prompt_tokens"] + frame["output_tokens"]).drop_nulls().to_numpy())
         _add_joint(joint, frame)
         _add_series(series, times // bin_ns, open_loop)
         if meta.start_epoch_ns is not None:
@@ -254,6 +192,7 @@ def measure(path: Path, meta: Meta, span_ns: int, tick: Callable[[], None]) -> M
         if prefix is not None:
             prefix.add(frame)
     lengths = {name: tally.profile() for name, tally in tallies.items()}
+    sessions = measure_sessions(path, in_sessions, lambda: tick(requests))
     profile = TraceProfile(
         requests=requests,
         span_s=span_ns / NS,
@@ -277,15 +216,18 @@ def measure(path: Path, meta: Meta, span_ns: int, tick: Callable[[], None]) -> M
         tenants=len(labels["tenant"]),
         top_tenants=[
             TenantShare(tenant=name, requests=n, share=n / requests)
-            for name, n in sorted(labels["tenant"].items(), key=lambda item: (-item[1], item[0]))[:TOP]
+            for name, n in sorted(labels["tenant"].items(), key=lambda item: (-item[1], item[0]))[:TOP_TENANTS]
         ],
-        sessions=len(sessions),
-        models=dict(sorted(labels["model"].items(), key=lambda item: (-item[1], item[0]))[:TOP]),
+        sessions=sessions.sessions if sessions is not None else 0,
+        session_profile=sessions,
+        over_length=_over_length(both),
+        models=dict(sorted(labels["model"].items(), key=lambda item: (-item[1], item[0]))[:TOP_MODELS]),
         heat_map=_cells(heat) if meta.start_epoch_ns is not None else None,
         heat_map_zone=(meta.zone or "UTC") if meta.start_epoch_ns is not None else None,
         series=_series(series, bin_ns, span_ns),
-        source_e2e_p50_s=_median_s(sources["source_e2e_ns"]),
-        source_ttft_p50_s=_median_s(sources["source_ttft_ns"]),
+        source_ttft=sources["source_ttft_ns"].timing(),
+        source_e2e=sources["source_e2e_ns"].timing(),
+        source_queue=sources["source_queue_ns"].timing(),
     )
     return Measured(
         profile=profile,
@@ -318,8 +260,12 @@ def _peak(arrivals: Arrivals, name: str, span_ns: int) -> float | None:
     return arrivals.peak[name] / (width / NS) if span_ns >= width else None
 
 
-def _median_s(tally: Tally) -> float | None:
-    return tally.percentile(50.0) / NS if len(tally.values) else None
+def _over_length(both: Tally) -> list[OverLength]:
+    """Of prompts and outputs together, those longer than each context length of the shipped models."""
+    n = int(both.counts.sum())
+    limits = sorted({model.max_position for model in shipped_catalogue().models.values()}) if n else []
+    over = [(limit, both.above(limit)) for limit in limits]
+    return [OverLength(max_model_len=limit, requests=count, share=count / n) for limit, count in over]
 
 
 def _iso(epoch_ns: int | None) -> str | None:

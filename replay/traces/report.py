@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class Document(BaseModel):
@@ -92,6 +92,45 @@ class LengthProfile(Document):
     p99: float | None
     max: int | None
     total: int
+
+
+class Timing(Document):
+    """Distribution of a time over the requests that have it; each time is kept to 11 significant bits (0.05 %)."""
+
+    n: int
+    mean_s: float
+    p50_s: float
+    p90_s: float
+    p95_s: float
+    p99_s: float
+    max_s: float
+
+
+class OverLength(Document):
+    """Requests whose prompt and output together are longer than a context length that models of the catalogue have."""
+
+    max_model_len: int
+    requests: int
+    share: float
+    """Of the requests that state both lengths."""
+
+
+class SessionProfile(Document):
+    """Turns of sessions, and the times between them. Definitions: docs/metrics.md."""
+
+    sessions: int
+    requests: int
+    """Those with a session."""
+    single_turn: int
+    """Sessions of one request."""
+    turns: LengthProfile
+    """Requests per session."""
+    between_starts: Timing | None
+    """From one request of a session to the next."""
+    think_time: Timing | None
+    """From the end of one request of a session to the next; only where the source says when requests ended."""
+    overlapping: int
+    """Requests that came before the one before them in their session had ended: no think time."""
 
 
 class CacheSize(Document):
@@ -185,15 +224,37 @@ class TraceProfile(Document):
     prefix: PrefixProfile | None
     tenants: int
     top_tenants: list[TenantShare]
+    """The 100 with most requests."""
     sessions: int
+    session_profile: SessionProfile | None = None
+    over_length: list[OverLength] = []
+    """For each context length of the shipped catalogue's models."""
     models: dict[str, int]
     """Requests by model, the 20 largest."""
     heat_map: list[HeatCell] | None
     heat_map_zone: str | None
     series: Series
-    source_e2e_p50_s: float | None = None
-    source_ttft_p50_s: float | None = None
+    source_ttft: Timing | None = None
+    source_e2e: Timing | None = None
+    source_queue: Timing | None = None
     """What the old system measured; never mixed with simulated figures."""
+
+    def longer_than(self, max_model_len: int) -> tuple[int, int]:
+        """Requests longer than this, at least and at most: equal for a length of ``over_length``, else the counts of
+        the lengths around it. Requests without both lengths do not count."""
+        both = sum(cell.requests for cell in self.joint_lengths)
+        at_least = max((one.requests for one in self.over_length if one.max_model_len >= max_model_len), default=0)
+        at_most = min((one.requests for one in self.over_length if one.max_model_len <= max_model_len), default=both)
+        return at_least, at_most
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_versions(cls, values: Any) -> Any:
+        """Reports stored before percentiles were kept have medians alone: of no use beside ``source_ttft``."""
+        old = {"source_e2e_p50_s", "source_ttft_p50_s"}
+        return (
+            {name: value for name, value in values.items() if name not in old} if isinstance(values, dict) else values
+        )
 
 
 class IngestReport(Document):

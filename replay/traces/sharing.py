@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from replay.errors import FieldError, TraceError
+from replay.traces.checks import no_session_prefixes
 from replay.workload import PrefixBlocks
 
 Int64Array = npt.NDArray[np.int64]
@@ -52,16 +52,8 @@ def turns_of_sessions(session: Int64Array | None, prefix: PrefixBlocks | None) -
     Raises:
         TraceError: ``workload.prefix_from_sessions``: no session, or block ids that say it better.
     """
-    detail = cure = ""
-    if session is None:
-        detail = "prefix_from_sessions needs sessions, and no request of this workload has one"
-        cure = "map a column to session when the trace is ingested, or leave prefix_from_sessions out"
-    elif prefix is not None:
-        detail = "the trace itself says by block ids which prompts begin alike: sessions would only guess at it"
-        cure = "leave prefix_from_sessions out: the block ids are used as they are"
     if session is None or prefix is not None:
-        faults = [FieldError(detail, field="transform.prefix_from_sessions", cure=cure)]
-        raise TraceError("workload.prefix_from_sessions", f"{detail}; {cure}", faults)
+        raise no_session_prefixes(has_sessions=session is not None)
     return previous_turns(session)
 
 

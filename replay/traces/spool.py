@@ -97,12 +97,12 @@ class Spool:
         low, high = frame["arrival_ns"].min(), frame["arrival_ns"].max()
         self._parts.append((path, _int(low), _int(high)))
 
-    def write(self, out: Path, meta: Meta, tick: Callable[[], None]) -> None:
-        """Writes the canonical file; calls ``tick`` before each bucket, which may raise to cancel."""
+    def write(self, out: Path, meta: Meta, tick: Callable[[int], None]) -> None:
+        """Writes the canonical file; ``tick`` is told the rows done before each bucket, and may raise to cancel."""
         self._merge_ids()
         canonical.write(self._ready(tick), out, meta)
 
-    def _ready(self, tick: Callable[[], None]) -> Iterator[pl.DataFrame]:
+    def _ready(self, tick: Callable[[int], None]) -> Iterator[pl.DataFrame]:
         if self._parts:
             if self._held:
                 self._spill()
@@ -110,8 +110,10 @@ class Spool:
         else:
             buckets = iter([_sorted(_together(self._held))])
             self._held = []
+        rows = 0
         for frame in buckets:
-            tick()
+            tick(rows)
+            rows += frame.height
             if frame.height:
                 yield canonical.conform(self._final(frame))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +14,13 @@ from replay.closed_loop import ClosedLoop
 from replay.errors import FieldError, TraceError
 from replay.specs import Transform
 from replay.traces import canonical
+from replay.traces.canonical import Meta
 from replay.traces.chains import chain_note, check_extent, find_chains
 from replay.traces.changes import change
+from replay.traces.checks import nothing_scored
 from replay.traces.draft import Draft
 from replay.traces.lengths import infer_outputs
+from replay.traces.mixing import Part, mixed
 from replay.traces.sharing import prefix_blocks, sessions_note, turns_of_sessions
 from replay.traces.tenants import check_tenants, wanted_tenants
 from replay.traces.windows import Window, find_window
@@ -38,11 +42,13 @@ _LOST = {
 """Reasons for which a request is real load but cannot be replayed."""
 
 
-def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
-    """The workload of ``transform`` over the canonical file ``path``; the same seed gives the same arrays.
+def load_workload(path: Path, transform: Transform, seed: int, others: Sequence[Path] = ()) -> Workload:
+    """The workload of ``transform`` over the canonical file ``path``; the same seed gives the same arrays. ``others``
+    are the canonical files of ``transform.mix_with``, in its order.
 
-    First what is read: the window, the tenants, what is known of each request. Then the changes, in the order in which
-    ``Transform`` names them (``replay.traces.changes``). Each is stated in the notes.
+    First what is read: the traces that are mixed in, the window, the tenants, what is known of each request. Then
+    the changes, in the order in which ``Transform`` names them (``replay.traces.changes``). Each is stated in the
+    notes.
 
     Requests without an arrival follow another one (closed loop). A chain belongs to the window in which its first
     request arrives, and growth keeps, copies and shifts whole chains. What follows a request that is left out follows
@@ -54,10 +60,9 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
     Raises:
         TraceError: an empty window, nothing with lengths in it, more left out than ``max_excluded_share`` allows,
             nothing left to score, requests that wait for each other, prefixes asked of sessions that there are not, or
-            a window beyond what picoseconds can count.
+            a window beyond what picoseconds can count, traces that cannot be mixed.
     """
-    meta = canonical.read_meta(path)
-    scan = pl.scan_parquet(path, glob=False)
+    meta, scan = _read(path, transform, seed, others)
     present = scan.collect_schema()
     columns = ["arrival_ns", "prompt_tokens", "output_tokens", "status"]
     columns += [name for name in ("tenant", "priority", "max_tokens") if name in present]
@@ -164,6 +169,15 @@ def load_workload(path: Path, transform: Transform, seed: int) -> Workload:
     return replace(workload, notes=(*workload.notes, note))
 
 
+def _read(path: Path, transform: Transform, seed: int, others: Sequence[Path]) -> tuple[Meta, pl.LazyFrame]:
+    """The trace, with those that are mixed in."""
+    if not transform.mix_with:
+        return canonical.read_meta(path), pl.scan_parquet(path, glob=False)
+    added = [Part(other, one.name, one.share) for other, one in zip(others, transform.mix_with, strict=True)]
+    whole, meta = mixed([Part(path, None), *added], transform.mix_align, seed)
+    return meta, whole.lazy()
+
+
 def _unknown_outputs(
     table: pl.DataFrame, transform: Transform, seed: int, excluded: dict[str, int]
 ) -> tuple[pl.DataFrame, list[str]]:
@@ -195,13 +209,7 @@ def _scored(arrival_ps: Int64Array, transform: Transform, span_s: float) -> tupl
     if transform.cooldown_s > 0:
         end = int(np.searchsorted(arrival_ps, round((span_s - transform.cooldown_s) * PS_PER_S), side="left"))
     if end <= first:
-        cure = f"shorten warmup_s and cooldown_s: the window is {span_s:g} s long"
-        raise TraceError(
-            "workload.nothing_scored",
-            f"no request is sent between the warm-up of {transform.warmup_s:g} s and the cool-down of "
-            f"{transform.cooldown_s:g} s",
-            [FieldError(cure, field="warmup_s", rule="nothing_scored", cure=cure)],
-        )
+        raise nothing_scored(transform, span_s)
     return first, end
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Protocol
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -12,13 +13,21 @@ import numpy.typing as npt
 
 from replay.errors import FieldError, TraceError
 from replay.specs_transform import Transform
-from replay.traces.canonical import Meta
 from replay.workload import MAX_SPAN_S
 
 Int64Array = npt.NDArray[np.int64]
 
 NS = 10**9
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Clock(Protocol):
+    """When a trace begins, and where: ``replay.traces.canonical.Meta`` of a file."""
+
+    @property
+    def start_epoch_ns(self) -> int | None: ...
+    @property
+    def zone(self) -> str | None: ...
 
 
 @dataclass(frozen=True)
@@ -36,7 +45,7 @@ class Window:
     """Whether it ends with the trace's last arrival and not at a time that was given."""
 
 
-def find_window(arrival_ns: Int64Array, transform: Transform, meta: Meta) -> Window:
+def find_window(arrival_ns: Int64Array, transform: Transform, meta: Clock) -> Window:
     """The window of ``transform`` over sorted arrivals (ns, shape (n,)).
 
     Raises:
@@ -59,7 +68,7 @@ def find_window(arrival_ns: Int64Array, transform: Transform, meta: Meta) -> Win
             "workload.too_long",
             f"the window is {window.span_s / 86_400:,.1f} days; a replay, which counts picoseconds in 64 bits, takes "
             f"{MAX_SPAN_S // 86_400}",
-            [FieldError(cure, field="window_end_s", rule="max_span", cure=cure)],
+            [FieldError(cure, field="transform.window_end_s", rule="max_span", cure=cure)],
         )
     return window
 
@@ -74,7 +83,7 @@ def _cut(last_ns: int, start_ns: int, end_ns: int | None, field: str, why: str, 
     return Window(start_ns, last_ns + 1, (last_ns - start_ns) / NS, why, chosen, to_last=True)
 
 
-def _by_clock(last_ns: int, transform: Transform, meta: Meta) -> Window:
+def _by_clock(last_ns: int, transform: Transform, meta: Clock) -> Window:
     first = meta.start_epoch_ns
     if first is None:
         cure = "give window_start_s and window_end_s, in seconds from the first request"
@@ -124,4 +133,5 @@ def _by_load(arrival_ns: Int64Array, last_ns: int, length_s: float, quantile: fl
 
 
 def _refusal(detail: str, field: str, cure: str) -> TraceError:
-    return TraceError("workload.window", f"{detail}; {cure}", [FieldError(cure, field=field, rule="window", cure=cure)])
+    fault = FieldError(cure, field=f"transform.{field}", rule="window", cure=cure)
+    return TraceError("workload.window", f"{detail}; {cure}", [fault])

@@ -63,6 +63,19 @@ def test_a_ready_trace_has_a_cleaning_report_and_a_profile(local):
     assert profile["prompt_tokens"]["max"] == 459
 
 
+def test_a_profile_counts_the_requests_too_long_for_a_model(local):
+    rows = "".join(f"{i},{prompt},100\n" for i, prompt in enumerate((1000, 5000, 9000, 200_000)))
+    trace_id = local.made.add_ready_trace(content=b"arrival_s,prompt_tokens,output_tokens\n" + rows.encode())
+    address = f"/v1/traces/{trace_id}/profile"
+    assert local.http.get(address).json()["model_fit"] is None
+    fit = local.http.get(address, params={"model": "meta-llama/Meta-Llama-3-8B"}).json()["model_fit"]
+    assert fit == {
+        "model": "meta-llama/Meta-Llama-3-8B", "max_model_len": 8192, "longer_at_least": 2, "longer_at_most": 2
+    }  # fmt: skip
+    unknown = problem(local.http.get(address, params={"model": "meta-llama/Meta-Llama-3-9B"}), 422)
+    assert "Meta-Llama-3-8B" in unknown["detail"]
+
+
 def test_a_deleted_trace_is_gone(local):
     trace_id = local.made.add_ready_trace()
     assert local.http.delete(f"/v1/traces/{trace_id}").status_code == 204
@@ -113,6 +126,14 @@ def test_a_finished_job_has_no_retry_after_and_its_report(local):
     answer = local.http.get(f"/v1/jobs/{job_id}")
     assert "retry-after" not in answer.headers
     assert answer.json()["report_id"] == report_id
+
+
+def test_the_list_of_jobs_says_which_reports_they_have(local):
+    report_id = local.made.add_report()
+    waiting = local.made.add_job()
+    listed = {job["id"]: job["report_id"] for job in local.http.get("/v1/jobs").json()["items"]}
+    done = local.http.get("/v1/reports").json()["items"][0]["job_id"]
+    assert listed == {done: report_id, waiting: None}
 
 
 def test_a_cancelled_job_stays_cancelled(local):

@@ -6,6 +6,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from ingest_reports import ingest_report
 from services.process import wait_until
 from sqlalchemy import func, select
 from stack import PATIENCE_S, Stack, plan_spec
@@ -100,7 +101,7 @@ def _ready_row(stack: Stack) -> str:
                 ingest_job_id=new_id("job"),
                 canonical_sha256="a" * 64,
                 canonical_bytes=1,
-                report={},
+                report=ingest_report(),
                 created_at=now,
                 updated_at=now,
             )

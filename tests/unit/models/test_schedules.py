@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from ingest_reports import ingest_report
 from sqlalchemy import select, update
 from sqlalchemy.exc import OperationalError
 
@@ -44,7 +45,7 @@ def add_trace(services: Services, principal: Principal, stream: str, sha256: str
                 ingest_job_id=new_id("job"),
                 canonical_sha256=sha256,
                 canonical_bytes=1,
-                report={},
+                report=ingest_report(),
                 created_at=now,
                 updated_at=now,
             )

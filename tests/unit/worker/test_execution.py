@@ -146,6 +146,30 @@ def test_a_bad_trace_fails_with_its_faults(running: Services, principal: Princip
     assert leftovers(running) == []
 
 
+def test_a_trace_is_mixed_in_as_on_the_command_line(running: Services, principal: Principal, tmp_path: Path) -> None:
+    west = "arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{second},900,10\n" for second in range(40))
+    base, created = ready(running, principal), upload(running, principal, west, "west.csv")
+    assert execute(running, created.job.id, "w") == "succeeded"
+    (tmp_path / "t.csv").write_text(CSV)
+    (tmp_path / "west.csv").write_text(west)
+
+    def mixed(trace: str) -> PlanSpec:
+        part = {"trace": trace, "name": "west", "share": 0.5}
+        return PlanSpec.model_validate({**PLAN.model_dump(), "tp": (1,), "transform": {"mix_with": [part]}, "seed": 5})
+
+    with running.database.write() as session:
+        started = plans.start_plan(session, principal, running, base, mixed(created.trace.id))
+    assert run_all(running) == ["succeeded"] * 2
+    with running.database.read() as session:
+        report = report_of(session, principal, started.job.id)
+    with reports.open_document(running, report) as file:
+        stored = file.read().decode()
+    file_spec = mixed(str(tmp_path / "west.csv"))
+    local = runner.run_plan_locally(tmp_path / "t.csv", file_spec, shipped_catalogue(), IngestOptions(), threads=2)
+    assert canonical_json(local).replace(str(tmp_path / "west.csv"), created.trace.id) == stored
+    assert "requests drawn with a share of 0.5 of 40, seed 5" in stored
+
+
 def test_a_plan_gives_the_document_that_the_command_line_gives(
     running: Services, principal: Principal, tmp_path: Path
 ) -> None:

@@ -9,7 +9,9 @@ import httpx
 import pytest
 from apptools import TestApp, client, concrete, form_token, live, make_app
 from fastapi.routing import iter_route_contexts
+from log_makers import litellm
 from report_documents import plan_document, replay_document
+from trace_makers import Call
 
 from api.pages import router
 from api.pages.render import PageRoute
@@ -103,7 +105,7 @@ def test_forms_have_bounds(http: httpx.Client) -> None:
 
 def test_a_plan_with_a_fault_comes_back_with_what_was_typed(made: TestApp, http: httpx.Client) -> None:
     trace = made.add_ready_trace()
-    page = http.get(f"/plans/new?trace={trace}")
+    page = http.get(f"/plans/new?trace_id={trace}")
     assert f'value="{trace}" selected' in page.text
     fields = {
         "csrf": form_token(page),
@@ -125,6 +127,34 @@ def test_a_plan_with_a_fault_comes_back_with_what_was_typed(made: TestApp, http:
     again = http.get(f"/plans/new?job={job.removeprefix('/jobs/')}").text
     assert 'value="1.5"' in again
     assert 'value="H100-SXM" checked' in again
+
+
+def test_the_plan_form_takes_a_trace_from_its_address(made: TestApp, http: httpx.Client) -> None:
+    older = made.add_ready_trace()
+    for _ in range(100):
+        made.add_ready_trace()
+    page = http.get(f"/plans/new?trace_id={older}")
+    assert page.status_code == 200
+    assert f'value="{older}" selected' in page.text
+    assert f"/plans/new?trace_id={older}" in http.get(f"/traces/{older}").text
+    unknown = http.get(f"/plans/new?trace_id=trc_{'0' * 32}")
+    assert unknown.status_code == 422
+    assert f"there is no trace trc_{'0' * 32}" in unknown.text
+
+
+def test_a_trace_shows_sessions_long_requests_and_what_its_system_measured(made: TestApp, http: httpx.Client) -> None:
+    found = [Call(i * 5000, 3000 * (i + 1), 10, f"s{i % 3}", took_ms=1000) for i in range(12)]
+    page = http.get(f"/traces/{made.add_ready_trace(content=litellm(found))}").text
+    assert "Measured by the system that logged this" in page
+    assert "never mixes in these" in page
+    assert "from end to start (think time)" in page
+    assert ">14 s<" in page, "15 s from start to start, less what the call took"
+    assert ">4,096<" in page, "a context of 4,096 tokens is too short"
+    assert "Every request that states both lengths fits" not in page
+    fits = http.get(f"/traces/{made.add_ready_trace()}").text
+    assert "Every request that states both lengths fits" in fits
+    for absent in ("Measured by", "think time", "longer than a model"):
+        assert absent not in fits
 
 
 def test_catalogue_search_and_own_price(http: httpx.Client) -> None:

@@ -47,7 +47,7 @@ def test_rates_and_burstiness_are_their_definitions(lab, bursty, monkeypatch: py
 
 
 def test_lengths_are_numpy_percentiles(lab, bursty, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replay.traces.profile._DENSE", 500)  # both ways of counting
+    monkeypatch.setattr("replay.traces.tally._DENSE", 500)  # both ways of counting
     lab.read(trace(bursty))
     profile = lab.read(trace(bursty)).profile.prompt_tokens
     values = lab.table["prompt_tokens"].to_numpy()

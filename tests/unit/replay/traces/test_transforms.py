@@ -221,7 +221,7 @@ def test_warm_up_and_cool_down_mark_what_is_scored(lab, own_csv: Callable[..., s
     with pytest.raises(TraceError, match="no request is sent between") as caught:
         load_workload(lab.out, Transform(warmup_s=40, cooldown_s=30), 0)
     assert caught.value.code == "workload.nothing_scored"
-    assert caught.value.errors[0].field == "warmup_s"
+    assert caught.value.errors[0].field == "transform.warmup_s"
 
 
 def test_tenants_and_priorities_come_along(lab) -> None:

@@ -69,7 +69,7 @@ def test_an_unknown_tenant_is_refused(
     with pytest.raises(TraceError) as caught:
         tenants(**change)
     assert caught.value.code == "workload.tenants"
-    assert caught.value.errors[0].field == field
+    assert caught.value.errors[0].field == f"transform.{field}"
     assert says in str(caught.value)
 
 

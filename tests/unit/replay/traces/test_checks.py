@@ -1,0 +1,110 @@
+"""What a request's transform asks of a trace is refused by the trace's report exactly where the rows refuse it too."""
+
+from typing import Any
+
+import pytest
+
+from replay.errors import TraceError
+from replay.specs import Transform
+from replay.traces.checks import check_transform, facts_of
+from replay.traces.ingest import ingest
+from replay.traces.labels import label, tenant_label
+from replay.traces.options import IngestOptions
+from replay.traces.transforms import load_workload
+
+PLAIN = "arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{i * 0.5},{i + 1},5\n" for i in range(201))
+CLOCK = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
+    f"2026-03-02T09:{i // 60:02d}:{i % 60:02d}.0005Z,{i + 1},5\n" for i in range(0, 600, 2)
+)
+TENANTS = "arrival_s,prompt_tokens,output_tokens,tenant,session\n" + "".join(
+    f"{i},{i + 1},5,{('a', 'b', '')[i % 3]},s{i % 7}\n" for i in range(100)
+)
+HALF = "arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{i},{i + 1},{5 * (i % 2)}\n" for i in range(100))
+BLOCKS = "".join(
+    f'{{"timestamp": {i * 1000}, "input_length": 512, "output_length": 5, "hash_ids": [{i % 5}]}}\n' for i in range(60)
+)
+
+REFUSED: list[tuple[str, dict[str, Any], str, str, str]] = [
+    (PLAIN, {"window_start_s": 100.1}, "window", "window_start_s", "last request arrives at 100 s"),
+    (PLAIN, {"busiest_window_s": 101}, "window", "busiest_window_s", "the trace lasts 100 s"),
+    (PLAIN, {"window_from": "2026-03-02T09:00:00Z"}, "window", "window_from", "give window_start_s"),
+    (CLOCK, {"window_from": "2026-03-02T10:00:00"}, "window", "window_from", "to 2026-03-02T09:09:58"),
+    (CLOCK, {"window_until": "2026-03-02T08:00:00"}, "window", "window_until", "end later"),
+    (PLAIN, {"tenants": ["a"]}, "tenants", "tenants", "map a column to tenant"),
+    (TENANTS, {"tenants": ["aa"]}, "tenants", "tenants", "did you mean 'a'"),
+    (TENANTS, {"without_tenants": ["x"]}, "tenants", "without_tenants", "has a, b, (none)"),
+    (TENANTS, {"tenant_growth": {"c": 2}}, "tenants", "tenant_growth", "has a, b, (none)"),
+    (PLAIN, {"prefix_sharing": 0.5}, "prefix_sharing", "prefix_sharing", "leave prefix_sharing out"),
+    (PLAIN, {"prefix_from_sessions": True}, "prefix_from_sessions", "prefix_from_sessions", "map a column to session"),
+    (BLOCKS, {"prefix_from_sessions": True}, "prefix_from_sessions", "prefix_from_sessions", "leave"),
+    (HALF, {}, "incomplete", "max_excluded_share", "max_excluded_share=0.500"),
+    (PLAIN, {"warmup_s": 101}, "nothing_scored", "warmup_s", "the window is 100 s long"),
+    (PLAIN, {"warmup_s": 60, "cooldown_s": 60}, "nothing_scored", "warmup_s", "shorten"),
+    (PLAIN, {"growth": 4, "growth_method": "compress", "warmup_s": 30}, "nothing_scored", "warmup_s", "25 s long"),
+]
+FITS: list[tuple[str, dict[str, Any]]] = [
+    (PLAIN, {}),
+    (PLAIN, {"window_start_s": 100}),
+    (PLAIN, {"busiest_window_s": 100}),
+    (PLAIN, {"warmup_s": 60, "cooldown_s": 30}),
+    (PLAIN, {"growth": 0.5, "growth_method": "compress", "warmup_s": 150}),
+    (CLOCK, {"window_from": "2026-03-02T09:09:58.000500Z"}),
+    (CLOCK, {"window_until": "2026-03-02T09:00:01"}),
+    (TENANTS, {"tenants": ["(none)"]}),
+    (TENANTS, {"prefix_from_sessions": True, "tenant_growth": {"a": 2}}),
+    (BLOCKS, {"prefix_sharing": 0.5}),
+    (HALF, {"zero_output": "infer"}),
+    (HALF, {"max_excluded_share": 0.5}),
+]
+
+
+@pytest.mark.parametrize(("text", "change", "code", "field", "cure"), REFUSED)
+def test_the_report_refuses_what_the_rows_refuse(
+    lab, text: str, change: dict[str, Any], code: str, field: str, cure: str
+) -> None:
+    report = lab.read(text)
+    transform = Transform.model_validate(change)
+    with pytest.raises(TraceError) as early:
+        check_transform(transform, facts_of(report))
+    with pytest.raises(TraceError) as late:
+        load_workload(lab.out, transform, 0)
+    assert early.value.code == late.value.code == f"workload.{code}"
+    assert early.value.errors[0].field == late.value.errors[0].field == f"transform.{field}"
+    assert cure in early.value.detail
+
+
+@pytest.mark.parametrize(("text", "change"), FITS)
+def test_what_the_rows_take_is_taken(lab, text: str, change: dict[str, Any]) -> None:
+    report = lab.read(text)
+    transform = Transform.model_validate(change)
+    check_transform(transform, facts_of(report))
+    load_workload(lab.out, transform, 0)
+
+
+def test_a_trace_without_any_lengths_is_refused_as_a_whole(lab) -> None:
+    report = lab.read(PLAIN)
+    report = report.model_copy(
+        update={"cleaning": report.cleaning.model_copy(update={"share_missing_output_tokens": 1.0})}
+    )
+    for policy in ("count_out", "infer"):
+        with pytest.raises(TraceError, match="how long its requests are") as caught:
+            check_transform(Transform.model_validate({"zero_output": policy}), facts_of(report))
+        assert caught.value.code == "workload.empty"
+
+
+def test_a_tenant_may_be_named_as_the_file_did(lab) -> None:
+    key = b"k" * 32
+    lab.source.write_text(TENANTS)
+    facts = facts_of(ingest(lab.source, lab.out, IngestOptions(ids="hash"), id_key=key))
+    label_of = lambda name: tenant_label(key, name)  # noqa: E731
+    check_transform(Transform(tenants=("a",)), facts, label_of)
+    check_transform(Transform(tenants=(label(key, "tenant", "a"),)), facts, label_of)
+    with pytest.raises(TraceError, match="is of tenant 'nobody'"):
+        check_transform(Transform(tenants=("nobody",)), facts, label_of)
+
+
+def test_where_not_all_tenants_are_known_the_rows_decide(lab) -> None:
+    rows = "".join(f"{i},{i + 1},5,t{i % 150}\n" for i in range(300))
+    facts = facts_of(lab.read("arrival_s,prompt_tokens,output_tokens,tenant\n" + rows))
+    assert facts.tenants is None
+    check_transform(Transform(tenants=("nobody",)), facts)
