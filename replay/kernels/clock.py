@@ -6,10 +6,11 @@ batches are scheduled.
 
 from __future__ import annotations
 
-from replay.kernels.arrivals import next_arrival
+from replay.kernels.arrivals import next_arrival, take_arrived
 from replay.kernels.jit import inlined
 from replay.kernels.outages import change_replicas
 from replay.kernels.patience import give_up_overdue, next_deadline
+from replay.kernels.routers import keep_snapshot
 from replay.kernels.state import NEXT_CHANGE, NEXT_EVENT, Config, Requests, State
 
 
@@ -28,9 +29,11 @@ def next_instant(config: Config, requests: Requests, state: State) -> int:
 
 
 @inlined
-def change_cluster(config: Config, requests: Requests, state: State, now: int) -> None:
-    """What happens between the ends of batches and the arrivals of an instant."""
+def pass_instant(config: Config, requests: Requests, state: State, now: int) -> None:
+    """What happens between the ends of batches and the starts of the next ones."""
     if config.replicas_may_be_down:
         change_replicas(config, requests, state, now)
     if config.client_timeout_ps > 0:
         give_up_overdue(config, requests, state, now)
+    keep_snapshot(config, state.meters.regs, state.meters.cluster, state.routing, now)
+    take_arrived(config, requests, state, now)

@@ -7,8 +7,8 @@ scheduled, so that an arrival at a boundary joins it.
 
 from __future__ import annotations
 
-from replay.kernels.arrivals import ended, take_arrived
-from replay.kernels.clock import change_cluster, next_instant
+from replay.kernels.arrivals import ended
+from replay.kernels.clock import next_instant, pass_instant
 from replay.kernels.emission import count_gaps, emit, emit_plain
 from replay.kernels.groups import publish, release
 from replay.kernels.jit import inlined, inner, kernel
@@ -165,9 +165,7 @@ def advance(config: Config, requests: Requests, times: StepTimes, state: State, 
         for replica in range(config.replicas):
             if regs[replica, NEXT_EVENT] == now:
                 finish_batch(config, requests, state, regs[replica], replica, mask)
-        change_cluster(config, requests, state, now)
-        keep_snapshot(config, regs, cluster, state.routing, now)
-        take_arrived(config, requests, state, now)
+        pass_instant(config, requests, state, now)
         for replica in range(config.replicas):
             if regs[replica, NEXT_EVENT] == now:
                 start_next(config, requests, times, state, regs[replica], replica, mask, now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from replay.kernels.jit import inner
+from replay.kernels.jit import inlined, inner
 from replay.kernels.state import NEVER, Int32, Int64
 
 _MIX = np.int64(0x9E3779B97F4A7C15 - 2**64)  # golden-ratio multiplier, as int64
@@ -16,6 +16,12 @@ def bucket_of(key: int, mask: int) -> int:
     """Home bucket of a key (multiplicative hashing, high bits folded down)."""
     mixed = np.int64(key) * _MIX
     return int((mixed ^ (mixed >> 29) ^ (mixed >> 43)) & mask)
+
+
+@inlined
+def mask_of(values: Int32, tables: int) -> int:
+    """The mask of each of ``tables`` tables that lie side by side."""
+    return len(values) // tables - 1
 
 
 @inner

@@ -8,16 +8,10 @@ behind the steps.
 
 from __future__ import annotations
 
-from replay.kernels.hashing import close_bucket, find_bucket
+from replay.kernels.hashing import close_bucket, find_bucket, mask_of
 from replay.kernels.jit import inner
 from replay.kernels.state import HOST_BLOCKS, LOADED_BLOCKS, NEVER, Blocks, Config, HostTier, Requests
 from replay.kernels.texts import block_id
-
-
-@inner
-def mask_of(config: Config, host: HostTier) -> int:
-    """Of a replica's hash table."""
-    return len(host.bucket_entry) // config.replicas - 1
 
 
 @inner
@@ -33,7 +27,7 @@ def make_newest(host: HostTier, sentinel: int, entry: int) -> None:
 @inner
 def keep_on_host(config: Config, host: HostTier, replica: int, key: int) -> None:
     """A block named ``key`` leaves the GPU."""
-    mask = mask_of(config, host)
+    mask = mask_of(host.bucket_entry, config.replicas)
     base, sentinel = replica * (mask + 1), replica * (config.host_blocks + 1) + config.host_blocks
     bucket = find_bucket(host.bucket_key, host.bucket_entry, base, mask, key)
     entry = host.bucket_entry[bucket]
@@ -58,7 +52,7 @@ def blocks_on_host(
 ) -> int:
     """How many of the blocks of request ``r`` from ``first`` to before ``end`` the host has, up to the first miss."""
     host = blocks.host
-    mask = mask_of(config, host)
+    mask = mask_of(host.bucket_entry, config.replicas)
     base = replica * (mask + 1)
     for i in range(first, end):
         key = block_id(requests, config, r, i)
@@ -73,7 +67,7 @@ def load_from_host(
 ) -> None:
     """The batch being built copies ``count`` blocks of request ``r`` back; they stay on the host as the newest."""
     host = blocks.host
-    mask = mask_of(config, host)
+    mask = mask_of(host.bucket_entry, config.replicas)
     base, sentinel = replica * (mask + 1), replica * (config.host_blocks + 1) + config.host_blocks
     for i in range(first, first + count):
         key = block_id(requests, config, r, i)
@@ -93,7 +87,7 @@ def loading_ps(config: Config, host: HostTier, replica: int) -> int:
 @inner
 def forget_host(config: Config, host: HostTier, replica: int) -> None:
     """A lost replica takes its host's memory with it."""
-    buckets, first = mask_of(config, host) + 1, replica * (config.host_blocks + 1)
+    buckets, first = mask_of(host.bucket_entry, config.replicas) + 1, replica * (config.host_blocks + 1)
     for bucket in range(replica * buckets, (replica + 1) * buckets):
         host.bucket_entry[bucket] = NEVER
     for entry in range(first, first + config.host_blocks + 1):

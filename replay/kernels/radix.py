@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from replay.kernels.by_reference import by_reference
-from replay.kernels.hashing import close_bucket, find_bucket
-from replay.kernels.jit import inlined, inner
+from replay.kernels.hashing import close_bucket, find_bucket, mask_of
+from replay.kernels.jit import inner
 from replay.kernels.pipeline import hold
 from replay.kernels.state import FREE_BLOCKS, NEVER, Config, Int32, Int64, Requests, Slots, State, bucket_count
 from replay.kernels.texts import name_of
@@ -69,12 +69,6 @@ def new_radix(config: Config, is_on: bool) -> Radix:
     )
 
 
-@inlined
-def bucket_mask(config: Config, radix: Radix) -> int:
-    """Of a replica's hash table."""
-    return len(radix.bucket_node) // config.replicas - 1
-
-
 @inner
 def move_to_end(radix: Radix, root: int, node: int) -> None:
     """Makes a node that is in the list, or in none (its neighbours are itself), the most recently used."""
@@ -113,7 +107,7 @@ def new_node(config: Config, radix: Radix, replica: int, text: int, first: int, 
 @inner
 def split(config: Config, requests: Requests, radix: Radix, replica: int, node: int, at: int) -> int:
     """Cuts a run at token ``at``; returns the new node of its head, which the rest now hangs from."""
-    page, mask = config.block_size, bucket_mask(config, radix)
+    page, mask = config.block_size, mask_of(radix.bucket_node, config.replicas)
     base, root = replica * (mask + 1), replica * (config.num_blocks + 1)
     text = radix.text[node]
     head = new_node(config, radix, replica, text, radix.first[node], at, radix.parent[node])
@@ -134,7 +128,7 @@ def split(config: Config, requests: Requests, radix: Radix, replica: int, node: 
 def match(config: Config, requests: Requests, radix: Radix, replica: int, r: int, tokens: int) -> int:
     """The node that ends the longest cached prefix of the first ``tokens`` tokens of request ``r``, in whole pages; its
     path becomes the most recently used. A run that matches in part is cut."""
-    page, mask = config.block_size, bucket_mask(config, radix)
+    page, mask = config.block_size, mask_of(radix.bucket_node, config.replicas)
     base, root = replica * (mask + 1), replica * (config.num_blocks + 1)
     tip = root
     tokens = tokens // page * page
@@ -199,7 +193,7 @@ def insert_text(
     """Puts the first ``known`` tokens of a slot into the tree, in whole pages, and drops its lock; returns the tip of
     its path. Of the slot's own pages those that the tree has already are free again, the others are now the tree's, and
     ``held`` is what is left."""
-    page, mask = config.block_size, bucket_mask(config, radix)
+    page, mask = config.block_size, mask_of(radix.bucket_node, config.replicas)
     r, tokens = slots.request[slot], known // page * page
     old = radix.node[slot]
     own_pages = (tokens - radix.end[old]) // page
@@ -242,7 +236,7 @@ def let_go_of_path(config: Config, radix: Radix, slots: Slots, reg: Int64, repli
 @inner
 def evict(config: Config, requests: Requests, radix: Radix, replica: int, pages: int) -> None:
     """Evicts whole leaves, least recently used first, until ``pages`` pages are gone or all that is left is locked."""
-    mask = bucket_mask(config, radix)
+    mask = mask_of(radix.bucket_node, config.replicas)
     base, root = replica * (mask + 1), replica * (config.num_blocks + 1)
     node = radix.next[root]
     while pages > 0 and node != root:

@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replay.kernels.arrivals import take_arrived
 from replay.kernels.by_reference import by_reference
-from replay.kernels.clock import change_cluster, next_instant
+from replay.kernels.clock import next_instant, pass_instant
 from replay.kernels.engine import drop_finished, finish_batch
 from replay.kernels.groups import release
 from replay.kernels.jit import inlined, inner, kernel
@@ -387,9 +386,7 @@ def advance_sglang(
                 finish_batch(config, requests, state, regs[replica], replica, 0)
                 if regs[replica, RUNNING] < running:
                     own.is_full[replica] = 0
-        change_cluster(config, requests, state, now)
-        keep_snapshot(config, regs, cluster, state.routing, now)
-        take_arrived(config, requests, state, now)
+        pass_instant(config, requests, state, now)
         for replica in range(config.replicas):
             reg = regs[replica]
             while reg[NEXT_EVENT] == now:

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from replay.kernels.arrivals import ended, take_arrived
+from replay.kernels.arrivals import ended
 from replay.kernels.by_reference import by_reference
-from replay.kernels.clock import change_cluster, next_instant
+from replay.kernels.clock import next_instant, pass_instant
 from replay.kernels.emission import count_gaps, emit
 from replay.kernels.jit import inlined, inner, kernel
 from replay.kernels.memory import blocks_for
@@ -298,9 +298,7 @@ def advance_v0(
             if regs[replica, NEXT_EVENT] == now:
                 finish_step(config, requests, state, regs[replica], replica)
                 state.flight.size[replica] = 0
-        change_cluster(config, requests, state, now)
-        keep_snapshot(config, regs, cluster, state.routing, now)
-        take_arrived(config, requests, state, now)
+        pass_instant(config, requests, state, now)
         for replica in range(config.replicas):
             if regs[replica, NEXT_EVENT] == now:
                 start_step(config, options, requests, times, state, regs[replica], replica, now)

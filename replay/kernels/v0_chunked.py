@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replay.kernels.arrivals import take_arrived
 from replay.kernels.by_reference import by_reference
-from replay.kernels.clock import change_cluster, next_instant
+from replay.kernels.clock import next_instant, pass_instant
 from replay.kernels.engine import finish_batch
 from replay.kernels.jit import inlined, kernel
 from replay.kernels.memory import blocks_for
@@ -179,9 +178,7 @@ def advance_v0_chunked(
         for replica in range(config.replicas):
             if regs[replica, NEXT_EVENT] == now:
                 finish_batch(config, requests, state, regs[replica], replica, 0)
-        change_cluster(config, requests, state, now)
-        keep_snapshot(config, regs, cluster, state.routing, now)
-        take_arrived(config, requests, state, now)
+        pass_instant(config, requests, state, now)
         for replica in range(config.replicas):
             reg = regs[replica]
             while reg[NEXT_EVENT] == now:
