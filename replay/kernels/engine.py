@@ -148,24 +148,34 @@ def finish_batch(config: Config, requests: Requests, state: State, reg: Int64, r
     reg[FLIGHT] -= 1
 
 
+@inlined
+def go_to_next_instant(config: Config, requests: Requests, state: State, mask: int) -> int:
+    """Ends the batches that end when something happens next, and passes that instant; FAR where nothing will."""
+    regs = state.meters.regs
+    now = next_instant(config, requests, state)
+    if now == FAR:
+        return now
+    keep_snapshot(config, regs, state.meters.cluster, state.routing, now - 1)
+    for replica in range(config.replicas):
+        if regs[replica, NEXT_EVENT] == now:
+            finish_batch(config, requests, state, regs[replica], replica, mask)
+    pass_instant(config, requests, state, now)
+    return now
+
+
 @kernel
 def advance(config: Config, requests: Requests, times: StepTimes, state: State, mask: int, max_events: int) -> bool:
     """Runs up to ``max_events`` batch ends or arrival instants; False once nothing is left to do.
 
     Calling it again continues; how the events are cut into calls changes nothing.
     """
-    regs, cluster = state.meters.regs, state.meters.cluster
+    regs = state.meters.regs
     for replica in range(config.replicas):
         prepare_free_list(config, state.blocks, regs[replica], replica)
     for _ in range(max_events):
-        now = next_instant(config, requests, state)
+        now = go_to_next_instant(config, requests, state, mask)
         if now == FAR:
             return False
-        keep_snapshot(config, regs, cluster, state.routing, now - 1)
-        for replica in range(config.replicas):
-            if regs[replica, NEXT_EVENT] == now:
-                finish_batch(config, requests, state, regs[replica], replica, mask)
-        pass_instant(config, requests, state, now)
         for replica in range(config.replicas):
             if regs[replica, NEXT_EVENT] == now:
                 start_next(config, requests, times, state, regs[replica], replica, mask, now)

@@ -14,12 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from replay.kernels.by_reference import by_reference
-from replay.kernels.clock import next_instant, pass_instant
-from replay.kernels.engine import finish_batch
+from replay.kernels.engine import go_to_next_instant
 from replay.kernels.jit import inlined, kernel
 from replay.kernels.memory import blocks_for
 from replay.kernels.pipeline import close_batch, hold, is_idle, note_admission, open_batch, replica_is_set
-from replay.kernels.routers import keep_snapshot
 from replay.kernels.schedule import add_decodes, add_to_batch, place
 from replay.kernels.state import (
     CHANGED,
@@ -180,16 +178,11 @@ def advance_tgi(
     number of requests in the system; ``batches_in_flight`` is 1. The caller has put aside the requests that can never
     run.
     """
-    regs, cluster = state.meters.regs, state.meters.cluster
+    regs = state.meters.regs
     for _ in range(max_events):
-        now = next_instant(config, requests, state)
+        now = go_to_next_instant(config, requests, state, 0)
         if now == FAR:
             return False
-        keep_snapshot(config, regs, cluster, state.routing, now - 1)
-        for replica in range(config.replicas):
-            if regs[replica, NEXT_EVENT] == now:
-                finish_batch(config, requests, state, regs[replica], replica, 0)
-        pass_instant(config, requests, state, now)
         for replica in range(config.replicas):
             reg = regs[replica]
             while reg[NEXT_EVENT] == now:

@@ -11,12 +11,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from replay.kernels.by_reference import by_reference
-from replay.kernels.clock import next_instant, pass_instant
-from replay.kernels.engine import finish_batch
+from replay.kernels.engine import go_to_next_instant
 from replay.kernels.jit import inlined, kernel
 from replay.kernels.memory import blocks_for
 from replay.kernels.pipeline import close_batch, hold, is_idle, note_admission, open_batch, replica_is_set
-from replay.kernels.routers import keep_snapshot
 from replay.kernels.schedule import add_decodes, add_to_batch, place, preempt
 from replay.kernels.state import (
     FAR,
@@ -187,16 +185,11 @@ def advance_trtllm(
     Calling it again continues; how the events are cut into calls changes nothing. ``max_num_seqs`` is at most
     ``max_num_batched_tokens``; the caller has put aside the requests that can never run.
     """
-    regs, cluster = state.meters.regs, state.meters.cluster
+    regs = state.meters.regs
     for _ in range(max_events):
-        now = next_instant(config, requests, state)
+        now = go_to_next_instant(config, requests, state, 0)
         if now == FAR:
             return False
-        keep_snapshot(config, regs, cluster, state.routing, now - 1)
-        for replica in range(config.replicas):
-            if regs[replica, NEXT_EVENT] == now:
-                finish_batch(config, requests, state, regs[replica], replica, 0)
-        pass_instant(config, requests, state, now)
         for replica in range(config.replicas):
             reg = regs[replica]
             while reg[NEXT_EVENT] == now:

@@ -15,12 +15,10 @@ from typing import NamedTuple
 import numpy as np
 
 from replay.kernels.by_reference import by_reference
-from replay.kernels.clock import next_instant, pass_instant
-from replay.kernels.engine import finish_batch
+from replay.kernels.engine import go_to_next_instant
 from replay.kernels.jit import inlined, kernel
 from replay.kernels.memory import blocks_for
 from replay.kernels.pipeline import close_batch, hold, is_idle, note_admission, open_batch, replica_is_set
-from replay.kernels.routers import keep_snapshot
 from replay.kernels.schedule import add_to_batch, place, preempt
 from replay.kernels.state import (
     FAR,
@@ -169,16 +167,11 @@ def advance_v0_chunked(
     ``options`` is not read. The caller has put aside requests whose prompt plus output need more than the blocks above
     the watermark, or all blocks: they would be preempted without end.
     """
-    regs, cluster = state.meters.regs, state.meters.cluster
+    regs = state.meters.regs
     for _ in range(max_events):
-        now = next_instant(config, requests, state)
+        now = go_to_next_instant(config, requests, state, 0)
         if now == FAR:
             return False
-        keep_snapshot(config, regs, cluster, state.routing, now - 1)
-        for replica in range(config.replicas):
-            if regs[replica, NEXT_EVENT] == now:
-                finish_batch(config, requests, state, regs[replica], replica, 0)
-        pass_instant(config, requests, state, now)
         for replica in range(config.replicas):
             reg = regs[replica]
             while reg[NEXT_EVENT] == now:
