@@ -13,7 +13,7 @@ from replay.errors import SpecError
 from replay.hardware.catalogue import shipped_catalogue
 from replay.hardware.entries import GpuType
 from replay.kernels.loglinear import KNOT_BITS, floor_of, interpolate
-from replay.steptime.accuracy import BENCHMARKED, STATED_ERROR, quoted_error, stated_error
+from replay.steptime.accuracy import BENCHMARKED, STATED_ERROR, QuotedError, quoted_error, stated_error
 from replay.steptime.analytic import VERSION, analytic_step_time, capture_sizes, table_knots
 from replay.steptime.overheads import KERNELS_FACTOR_ELSEWHERE, served_overheads
 from replay.steptime.overheads import VERSION as OVERHEADS_VERSION
@@ -245,7 +245,7 @@ def test_errors_of_benchmarks_are_those_of_the_page(project_root: Path) -> None:
 def test_plans_quote_what_covers_the_benchmarks() -> None:
     """AMD: the error of published throughput alone; NVIDIA from the data sheet: the larger of steps and throughput."""
     dense, experts = CATALOGUE.model(MODELS[0]), CATALOGUE.model(MODELS[2])
-    assert quoted_error(stated_error(dense, CATALOGUE.gpu("MI250"), "bf16")) == pytest.approx(0.22)
-    assert quoted_error(stated_error(dense, CATALOGUE.gpu("A100-PCIe-80GB"), "bf16")) == pytest.approx(0.34)
-    assert quoted_error(stated_error(experts, CATALOGUE.gpu("B200-SXM"), "nvfp4")) == pytest.approx(0.51)
+    assert quoted_error(stated_error(dense, CATALOGUE.gpu("MI250"), "bf16")) == QuotedError(0.22, 0.22)
+    assert quoted_error(stated_error(dense, CATALOGUE.gpu("A100-PCIe-80GB"), "bf16")) == QuotedError(0.34, 0.34)
+    assert quoted_error(stated_error(experts, CATALOGUE.gpu("B200-SXM"), "nvfp4")) == QuotedError(0.51, 0.51)
     assert stated_error(dense, CATALOGUE.gpu("MI355X"), "bf16").startswith("not measured for dense")
