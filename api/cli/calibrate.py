@@ -102,16 +102,22 @@ def command(
 
 def calibration_text(found: UserCalibration) -> str:
     """The calibration in words and tables."""
-    from replay.calibration.user import MEANING
+    from replay.calibration.user import KNOT_MEANING
 
     key = found.deployment
     where = f"{key.model} on {key.tp} x {key.gpu} ({key.family}, {key.weight_dtype} weights, {key.kv_dtype} KV cache)"
     lines = [f"Calibration {found.id} of {where}, from {found.measurements} measurements.", ""]
     rows = [
-        (one.name, _value(one.name, one.value), _value(one.name, one.shipped), one.reason or MEANING[one.name])
+        (one.name, _value(one.name, one.value), _value(one.name, one.shipped), one.reason or found.meaning(one.name))
         for one in found.parameters
     ]
     lines.append(table(("parameter", "value", "shipped", ""), rows, left=(0, 3), wrap=60))
+    if found.shape is not None:
+        knots = [
+            (f"{one.tokens:,}", f"{one.factor:.3f}", f"{one.prior:.3f}", one.reason or KNOT_MEANING)
+            for one in found.shape.knots
+        ]
+        lines.append(table(("knot, tokens", "factor", "prior", ""), knots, left=(3,), wrap=60))
     for error in found.errors:
         lines.append(
             f"{error.what}: error {error.median:.1%} in the median, {error.p95:.1%} at p95 (cross-validated, "

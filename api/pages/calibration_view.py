@@ -9,7 +9,7 @@ from api.reports import figures
 from api.reports.sections import Chart
 from api.reports.tables import Cell, Column, Table
 from models.use_cases.calibrations import KeptCalibration
-from replay.calibration.user import MEANING, UserCalibration
+from replay.calibration.user import KNOT_MEANING, Shape, UserCalibration
 from replay.hardware.start_up_log import StartUpLog
 
 
@@ -21,6 +21,7 @@ def context(kept: KeptCalibration) -> dict[str, Any]:
         "key": found.deployment,
         "found": found,
         "parameters": parameter_table(found),
+        "knots": None if found.shape is None else knot_table(found.shape),
         "errors": error_table(found),
         "agreement": agreement_chart(found) if found.residuals else None,
         "residuals": residual_chart(found) if found.residuals else None,
@@ -48,9 +49,25 @@ def parameter_table(found: UserCalibration) -> Table:
         factor = one.name.endswith("factor")
         size = 1.0 if factor else 1e6
         values = [None if value is None else value * size for value in (one.value, one.shipped, one.sd)]
-        said = MEANING[one.name] if one.identified else f"stays as shipped: {one.reason or 'not fitted'}"
+        said = found.meaning(one.name) if one.identified else f"stays as shipped: {one.reason or 'not fitted'}"
         rows.append((one.name, *values, "x" if factor else "us", said))
     return Table("Parameters", columns, tuple(rows))
+
+
+def knot_table(shape: Shape) -> Table:
+    """The linear part's own shape, knot by knot."""
+    columns = (
+        Column("tokens of the step", "tokens"),
+        Column("factor", "factor"),
+        Column("prior", "prior"),
+        Column("spread", "sd"),
+        Column("shipped, s", "shipped_s"),
+        Column("what it is, or why it stays at the prior", "reason", "text"),
+    )
+    rows = tuple(
+        (one.tokens, one.factor, one.prior, one.sd, one.shipped_s, one.reason or KNOT_MEANING) for one in shape.knots
+    )
+    return Table("Own shape of the linear part", columns, rows)
 
 
 def error_table(found: UserCalibration) -> Table:

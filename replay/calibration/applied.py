@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from replay.calibration.user import UserCalibration
+from replay.calibration.shape import bent
+from replay.calibration.user import Shape, UserCalibration
 from replay.engines import EngineConfig
 from replay.steptime.record import StepTime
 
@@ -43,6 +44,8 @@ def apply_calibration(record: StepTime, calibration: UserCalibration, *, async_s
         host_s=calibration.value("host_s") if own_host else record.host_ps / 1e12,
         request_s=calibration.value("request_s"),
     )
+    if calibration.shape is not None:
+        changed = replace(changed, rest_ps=_bent(record.rest_ps, calibration.shape))
     return replace(
         changed,
         provenance="measured",
@@ -75,6 +78,13 @@ def with_parameters(
         host_ps=round(host_s * 1e12),
         request_overhead_ps=round(request_s * 1e12),
     )
+
+
+def _bent(rest_ps: Int64Array, shape: Shape) -> Int64Array:
+    tokens = np.array([knot.tokens for knot in shape.knots], dtype=np.int64)
+    shipped_ps = np.array([round(knot.shipped_s * 1e12) for knot in shape.knots], dtype=np.int64)
+    factors = np.array([knot.factor for knot in shape.knots])
+    return np.asarray(np.rint(bent(rest_ps, tokens, shipped_ps, factors)), dtype=np.int64)
 
 
 def _scaled(values: Int64Array, factor: float) -> Int64Array:

@@ -10,19 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from replay.calibration.choice import choose
 from replay.calibration.run_fit import METRICS, RUNS_FOR_A0, RunFit, fit_runs
 from replay.calibration.runs import read_run
-from replay.calibration.step_fit import (
-    PRIOR_SD,
-    TOLD,
-    CrossValidated,
-    Design,
-    Fit,
-    cross_validate,
-    design_of,
-    fit_steps,
-    untold_reason,
-)
+from replay.calibration.step_fit import PRIOR_SD, TOLD, CrossValidated, design_of, untold_reason
 from replay.calibration.steps import Steps, read_steps
 from replay.calibration.user import (
     PARAMETERS,
@@ -112,11 +103,11 @@ def _key(deployment: Deployment) -> DeploymentKey:
 
 def _from_steps(steps: Steps, deployment: Deployment, names: tuple[str, ...], today: date) -> UserCalibration:
     design = design_of(steps, deployment.step_time, deployment.engine)
-    fit, checked, fewer = _simplest(steps, design)
-    notes: list[str] = []
+    chosen = choose(steps, design, deployment.step_time)
+    fit, checked = chosen.fit, chosen.checked
+    notes = [chosen.note] if chosen.note else []
     if fit.outliers:
         notes.append(f"{fit.outliers} of {steps.n} measurements agree with no others and counted nothing in the fit.")
-    predicted = design.predict(fit.values)
     shown = np.unique(np.linspace(0, steps.n - 1, min(steps.n, MAX_RESIDUALS)).round().astype(int))
     phases = steps.phases()
     return _calibration(
@@ -126,14 +117,14 @@ def _from_steps(steps: Steps, deployment: Deployment, names: tuple[str, ...], to
             for index, name in enumerate(PARAMETERS)
             if fit.told[index]
         },
-        reasons={name: untold_reason(index, design, fewer=fewer) for index, name in enumerate(PARAMETERS)},
+        reasons={name: untold_reason(index, design, fewer=chosen.fewer) for index, name in enumerate(PARAMETERS)},
         errors=() if checked is None else _step_errors(checked, phases),
         residuals=tuple(
             Residual(
                 label=steps.label(i),
                 phase=phases[i],
                 measured_s=float(steps.time_s[i]),
-                predicted_s=float(predicted[i]),
+                predicted_s=float(chosen.predicted_s[i]),
             )
             for i in shown.tolist()
         ),
@@ -141,6 +132,7 @@ def _from_steps(steps: Steps, deployment: Deployment, names: tuple[str, ...], to
         measurements=steps.n,
         date=today.isoformat(),
         notes=tuple(notes),
+        **({} if chosen.shape is None else {"schema_version": 2, "shape": chosen.shape}),
     )
 
 
@@ -152,22 +144,10 @@ def _step_errors(checked: CrossValidated, phases: Sequence[Phase]) -> tuple[Erro
         parts += [(f"step time, {phase}", phase, of == phase) for phase in PHASES]
     parts.append(("time to first token on an idle server", "first token", of == "first token"))
     return tuple(
-        _figures(what, checked.fitted[part], checked.shipped[part], phase) for what, phase, part in parts if part.any()
+        _figures(what, np.abs(checked.fitted[part]), np.abs(checked.shipped[part]), phase)
+        for what, phase, part in parts
+        if part.any()
     )
-
-
-def _simplest(steps: Steps, design: Design) -> tuple[Fit, CrossValidated | None, bool]:
-    """The fit of all parameters, of the kernels alone, or none: whichever misses left-out steps least, and whether it
-    was not the first."""
-    found = []
-    for only in (len(PARAMETERS), 1, 0):
-        checked = cross_validate(design, steps.time_s, steps.shapes(), only=only)
-        found.append((fit_steps(design, steps.time_s, only=only), checked))
-        if checked is None:
-            return *found[0], False
-    misses = [float(np.median(checked.fitted)) for _, checked in found if checked is not None]
-    best = int(np.argmin(misses))
-    return *found[best], best > 0
 
 
 _SAID = {"ttft_s": "mean TTFT", "itl_s": "mean ITL", "e2e_s": "mean E2E"}

@@ -8,7 +8,9 @@ posterior against prior; the worst leaves first).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +34,7 @@ TOLD = 0.5
 IMPLAUSIBLE = 5.0
 """Times so many times off in the median are of another deployment, or in another unit."""
 _LEAST_NOISE = 0.01
-_BISQUARE = 4.685
+BISQUARE = 4.685
 """Residuals beyond so many sigma count nothing (Tukey's constant for 95 % efficiency on normal errors)."""
 _ROUNDS = 8
 _FOLDS = 5
@@ -40,11 +42,16 @@ _FOLDS = 5
 
 @dataclass(frozen=True)
 class Design:
-    """``times = offset + columns @ parameters``, shapes (n,) and (n, 5)."""
+    """``times = offset + columns @ parameters``, shapes (n,) and (n, p); ``prior`` and ``prior_sd`` have shape (p,)."""
 
     columns: Float64Array
     offset_s: Float64Array
     prior: Float64Array
+    prior_sd: Float64Array
+
+    def of(self, kept: BoolArray | Int64Array) -> Design:
+        """The same for some of the measurements."""
+        return replace(self, columns=self.columns[kept], offset_s=self.offset_s[kept])
 
     def predict(self, values: Float64Array) -> Float64Array:
         return np.asarray(self.offset_s + self.columns @ values)
@@ -52,7 +59,7 @@ class Design:
 
 @dataclass(frozen=True)
 class Fit:
-    """Values and standard deviations in the order of ``PARAMETERS``; ``told`` marks those that the data tell."""
+    """Values and standard deviations in the order of the design; ``told`` marks those that the data tell."""
 
     values: Float64Array
     sd: Float64Array
@@ -63,7 +70,8 @@ class Fit:
 
 @dataclass(frozen=True)
 class CrossValidated:
-    """Relative errors of left-out steps, shape (n,): of fits that did not see them, and of the shipped values."""
+    """Relative errors of left-out steps, shape (n,), with their sign: of fits that did not see them, and of the shipped
+    values."""
 
     fitted: Float64Array
     shipped: Float64Array
@@ -104,7 +112,7 @@ def _laid_out(steps: Steps, record: StepTime, engine: EngineConfig) -> Design:
     prior = np.array(
         [1.0, 1.0, record.decode_request_ps / 1e12, record.host_ps / 1e12, record.request_overhead_ps / 1e12]
     )
-    return Design(columns, offset, prior)
+    return Design(columns, offset, prior, PRIOR_SD)
 
 
 def check_plausible(ratio: float, what: str) -> None:
@@ -152,12 +160,28 @@ def _decode_ps(record: StepTime, decodes: int, context: int) -> int:
     return ps
 
 
-def fit_steps(design: Design, time_s: Float64Array, *, only: int = len(PARAMETERS)) -> Fit:
-    """The parameters that the data tell among the first ``only``, the others as shipped. Outliers count nothing."""
-    told = (np.abs(design.columns).max(axis=0) > 0) & (np.arange(len(PARAMETERS)) < only)
+def fit_steps(
+    design: Design,
+    time_s: Float64Array,
+    *,
+    only: int | None = None,
+    least: Mapping[int, float] = MappingProxyType({}),
+) -> Fit:
+    """The parameters that the data tell among the first ``only`` (``None``: all), the others as shipped. Outliers count
+    nothing. A parameter that has a ``least`` value takes it where the data want less, and 0 is the limit of the others:
+    below, they stay as shipped."""
+    count = len(design.prior)
+    told = (np.abs(design.columns).max(axis=0) > 0) & (np.arange(count) < (count if only is None else only))
+    held = np.zeros(count, dtype=np.bool_)
+    prior = design.prior
     while True:
-        values, sd, outliers = _solve(design, time_s, told)
-        ratio = np.where(told, sd / PRIOR_SD, 0.0)
+        values, sd, outliers = _solve(replace(design, prior=prior), time_s, told & ~held)
+        low = [index for index, floor in least.items() if told[index] and not held[index] and values[index] < floor]
+        if low:
+            held, prior = held.copy(), prior.copy()
+            held[low], prior[low] = True, [least[index] for index in low]
+            continue
+        ratio = np.where(told & ~held, sd / design.prior_sd, 0.0)
         impossible = told & (values <= 0)
         worst = int(np.argmax(np.where(impossible, np.inf, ratio)))
         if not told.any() or (ratio[worst] <= TOLD and not impossible.any()):
@@ -167,12 +191,12 @@ def fit_steps(design: Design, time_s: Float64Array, *, only: int = len(PARAMETER
 
 
 def _solve(design: Design, time_s: Float64Array, free: BoolArray) -> tuple[Float64Array, Float64Array, int]:
-    values, sd = design.prior.copy(), PRIOR_SD.copy()
+    values, sd = design.prior.copy(), design.prior_sd.copy()
     if not free.any():
         return values, sd, 0
     rows = design.columns[:, free] / time_s[:, None]
     fixed = (design.offset_s + design.columns[:, ~free] @ design.prior[~free]) / time_s
-    prior, precision = design.prior[free], 1.0 / PRIOR_SD[free] ** 2
+    prior, precision = design.prior[free], 1.0 / design.prior_sd[free] ** 2
     weight, noise = _weights(rows @ prior + fixed - 1.0)
     at: Float64Array = prior
     inverse: Float64Array = np.diag(1.0 / precision)
@@ -185,28 +209,35 @@ def _solve(design: Design, time_s: Float64Array, free: BoolArray) -> tuple[Float
     return values, sd, int((weight == 0).sum())
 
 
+def noise_of(residual: Float64Array) -> float:
+    """The standard deviation of relative errors, by their median."""
+    return max(_LEAST_NOISE, 1.4826 * float(np.median(np.abs(residual))))
+
+
 def _weights(residual: Float64Array) -> tuple[Float64Array, float]:
-    noise = max(_LEAST_NOISE, 1.4826 * float(np.median(np.abs(residual))))
-    inside = np.minimum(np.abs(residual) / (_BISQUARE * noise), 1.0)
+    noise = noise_of(residual)
+    inside = np.minimum(np.abs(residual) / (BISQUARE * noise), 1.0)
     return np.asarray((1.0 - inside**2) ** 2), noise
 
 
+def residuals(predicted_s: Float64Array, time_s: Float64Array) -> Float64Array:
+    """Relative errors."""
+    return np.asarray(predicted_s / time_s - 1.0)
+
+
 def cross_validate(
-    design: Design, time_s: Float64Array, shapes: Int64Array, *, only: int = len(PARAMETERS)
+    design: Design, time_s: Float64Array, shapes: Int64Array, predicted: Callable[[BoolArray], Float64Array]
 ) -> CrossValidated | None:
-    """Errors of ``fit_steps`` with the same ``only``, in five folds by shape: repeats of one step are never on both
-    sides. ``None`` with fewer than two shapes."""
+    """Errors in five folds by shape: repeats of one step are never on both sides. ``None`` with fewer than two shapes.
+    ``predicted``: what a fit of the marked steps says of all, s."""
     folds = min(_FOLDS, int(shapes.max()) + 1)
     if folds < 2:
         return None
     fitted = np.zeros(len(time_s))
     for fold in range(folds):
         held = shapes % folds == fold
-        kept = Design(design.columns[~held], design.offset_s[~held], design.prior)
-        values = fit_steps(kept, time_s[~held], only=only).values
-        fitted[held] = design.predict(values)[held] / time_s[held] - 1.0
-    shipped = design.predict(design.prior) / time_s - 1.0
-    return CrossValidated(np.abs(fitted), np.abs(shipped))
+        fitted[held] = residuals(predicted(~held), time_s)[held]
+    return CrossValidated(fitted, residuals(design.predict(design.prior), time_s))
 
 
 def untold_reason(index: int, design: Design, *, fewer: bool) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -38,6 +39,9 @@ MEANING: dict[ParameterName, str] = {
 }
 
 
+KNOT_MEANING = "GEMMs and all-reduces of a step of so many tokens, over the shipped times"
+FACTORS = (0.05, 20.0)
+"""Between these a factor is possible."""
 FEWEST_OF_A_PHASE = 10
 """Of fewer left-out measurements no error of a phase is stated."""
 
@@ -70,9 +74,40 @@ class Parameter(_Part):
 
     @model_validator(mode="after")
     def _possible(self) -> Parameter:
-        low, high = (0.05, 20.0) if self.name.endswith("factor") else (0.0, 1.0)
+        low, high = FACTORS if self.name.endswith("factor") else (0.0, 1.0)
         if not low <= self.value <= high:
             raise ValueError(f"{self.name} is {self.value:g}, which is not between {low:g} and {high:g}")
+        return self
+
+
+class Knot(_Part):
+    """The time of a step's linear part (GEMMs, all-reduces) at one size: ``factor`` times the shipped one."""
+
+    tokens: int = Field(ge=1, le=2**31)
+    shipped_s: float = Field(gt=0, le=100)
+    factor: float = Field(ge=FACTORS[0], le=FACTORS[1])
+    prior: float = Field(gt=0)
+    """The common factor of all sizes, at which it stays where it is not ``identified``."""
+    sd: float | None
+    identified: bool
+    reason: str = Field(default="", max_length=300)
+
+
+class Shape(_Part):
+    """The linear part's own shape: linear in tokens from knot to knot; beyond the ends, which are the smallest and the
+    largest measured size, the shipped time with the end's factor."""
+
+    knots: tuple[Knot, ...] = Field(min_length=2, max_length=8)
+    error: float = Field(ge=0)
+    """Of left-out steps: the mean over shapes of |mean error|."""
+    unbent_error: float = Field(ge=0)
+    """The same with the shipped shape."""
+
+    @model_validator(mode="after")
+    def _grows(self) -> Shape:
+        for one, more in pairwise(self.knots):
+            if one.tokens >= more.tokens or one.factor * one.shipped_s > more.factor * more.shipped_s * (1 + 1e-9):
+                raise ValueError("knots must be in order of tokens, and more tokens must not take less time")
         return self
 
 
@@ -102,12 +137,15 @@ class Residual(_Part):
 class UserCalibration(_Part):
     """Fitted on one deployment, and used for it alone."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[1, 2] = 1
+    """2: with a ``shape``."""
     deployment: DeploymentKey
     base_id: str = Field(max_length=200)
     """Calibration id of the shipped step times that the parameters stand on."""
     async_scheduling: bool
     parameters: tuple[Parameter, ...] = Field(min_length=5, max_length=5)
+    shape: Shape | None = Field(default=None, exclude_if=lambda shape: shape is None)
+    """With it ``kernels_factor`` is of prefill attention alone. Absent as in version 1, whose ids thus stay."""
     errors: tuple[ErrorFigures, ...] = Field(max_length=10)
     """By cross-validation; empty where there was too little to leave anything out."""
     residuals: tuple[Residual, ...] = Field(default=(), max_length=400)
@@ -120,6 +158,8 @@ class UserCalibration(_Part):
     def _each_once(self) -> UserCalibration:
         if tuple(one.name for one in self.parameters) != PARAMETERS:
             raise ValueError(f"parameters must be {', '.join(PARAMETERS)}, in this order")
+        if (self.shape is not None) != (self.schema_version == 2):
+            raise ValueError("a shape makes schema_version 2, and only a shape does")
         return self
 
     @property
@@ -131,6 +171,12 @@ class UserCalibration(_Part):
     def value(self, name: ParameterName) -> float:
         """The value of a parameter."""
         return next(one.value for one in self.parameters if one.name == name)
+
+    def meaning(self, name: ParameterName) -> str:
+        """What a parameter is."""
+        if self.shape is not None and name == "kernels_factor":
+            return "prefill attention, over the shipped times; the linear part has a shape of its own"
+        return MEANING[name]
 
     @property
     def headline(self) -> ErrorFigures | None:

@@ -9,6 +9,7 @@ import pytest
 from endpoint_server import Api, Faults
 from endpoint_tools import (
     DEPLOYMENT,
+    LAWS,
     SHORT,
     TRUTH,
     deployment_of,
@@ -46,6 +47,22 @@ def test_the_true_law_comes_back_within_3_percent(tmp_path: Path) -> None:
         assert calibration.value(name) == pytest.approx(value, rel=0.03)
     assert worst_error(calibration, DEPLOYMENT, TRUTH) < 0.01
     assert all(error.median < 0.01 < error.shipped_median for error in calibration.errors)
+
+
+@pytest.mark.parametrize("name", sorted(LAWS))
+def test_a_law_of_another_shape_comes_back_within_3_percent(tmp_path: Path, name: str) -> None:
+    calibration = fitted(measured(law=LAWS[name], budget=Budget(300_000, 180)), tmp_path)
+    assert calibration.shape is not None
+    assert worst_error(calibration, DEPLOYMENT, TRUTH, law=LAWS[name]) < 0.03
+    assert all(error.median < 0.03 for error in calibration.errors)
+
+
+@pytest.mark.parametrize("name", sorted(LAWS))
+def test_with_jitter_another_shape_is_found_too(tmp_path: Path, name: str) -> None:
+    found = measured(Faults(jitter_s=2e-3), law=LAWS[name], budget=Budget(300_000, 180))
+    calibration = fitted(found, tmp_path)
+    assert calibration.shape is not None
+    assert worst_error(calibration, DEPLOYMENT, TRUTH, law=LAWS[name]) < 0.03
 
 
 def test_each_measured_step_is_what_the_law_says() -> None:
