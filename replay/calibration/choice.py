@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -59,18 +59,17 @@ def choose(steps: Steps, design: Design, record: StepTime) -> Chosen:
         return unbent
     error, unbent_error = _by_shape(checked.fitted, shapes), _by_shape(unbent.checked.fitted, shapes)
     figures = (
-        f"{error:.1%} off with a shape of their own through {len(found.knots)} knots, {unbent_error:.1%} with the "
+        f"left-out steps are {100 * error:.1f} % off with a shape of their own through {len(found.knots)} knots, "
+        f"{100 * unbent_error:.1f} % with the shipped one (mean over shapes)"
     )
     if error >= min(_CLEARLY * unbent_error, unbent_error - _WORTH):
-        note = f"Step times keep the shipped shape: left-out steps are {figures}shipped one (mean over shapes)."
-        return Chosen(unbent.fit, unbent.checked, unbent.predicted_s, unbent.fewer, note=note.replace("%", " %"))
+        return replace(unbent, note=f"Step times keep the shipped shape: {figures}.")
     note = (
-        f"The linear part of a step has a shape of its own: left-out steps are {figures}shipped one (mean over shapes)."
+        f"The linear part of a step has a shape of its own: {figures}. As the steps are not a multiple of the shipped "
+        "ones, check model, GPU type, tp, dtypes and the engine's settings."
     )
     shape = Shape(knots=_knots(found, record), error=error, unbent_error=unbent_error)
-    return Chosen(
-        found.fit, checked, predicted(design, work, record, found), False, shape=shape, note=note.replace("%", " %")
-    )
+    return Chosen(found.fit, checked, predicted(design, work, record, found), False, shape=shape, note=note)
 
 
 def _simplest(steps: Steps, design: Design) -> Chosen:
@@ -91,8 +90,9 @@ def _simplest(steps: Steps, design: Design) -> Chosen:
 
 
 def _by_shape(errors: Float64Array, shapes: Int64Array) -> float:
-    """The mean over shapes of |mean error|: the noise of repeats averages out, a wrong law does not."""
-    sums, counts = np.bincount(shapes, weights=errors), np.bincount(shapes)
+    """The mean over shapes of |mean error|: the noise of repeats averages out, a wrong law does not. Errors count 100 %
+    at most, so that an absurd measurement does not decide."""
+    sums, counts = np.bincount(shapes, weights=np.clip(errors, -1.0, 1.0)), np.bincount(shapes)
     return float(np.abs(sums / counts).mean())
 
 

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from endpoint_server import Api, Faults, listening
-from endpoint_tools import DEPLOYMENT, SHORT, TRUTH, fitted, measured, true_law
+from endpoint_tools import DEPLOYMENT, LAWS, SHORT, TRUTH, fitted, measured, true_law
 
+from api.cli.calibrate import calibration_text
 from api.cli.endpoint import with_findings
 from api.cli.group import cli
 from api.endpoint import experiment
@@ -105,8 +106,18 @@ def test_a_server_of_another_kind_than_named_is_said(tmp_path: Path) -> None:
     )
     other.lost.append("one part: a reason")
     notes = noted(other, tmp_path)
-    assert any("not a multiple of the shipped ones: check model, GPU type" in note for note in notes)
+    assert any("check model, GPU type" in note for note in notes)
     assert notes[-1] == "Not measured: one part: a reason"
+
+
+def test_a_curve_of_its_own_is_shown_knot_by_knot(tmp_path: Path) -> None:
+    found = fitted(measured(law=LAWS["roofline"]), tmp_path)
+    assert found.shape is not None
+    text = calibration_text(found)
+    assert "knot, tokens" in text
+    for knot in found.shape.knots:
+        assert f"{knot.tokens:,}  {knot.factor:.3f}" in " ".join(text.split("\n"))
+    assert "check model, GPU type" in text
 
 
 def noted(found: Findings, folder: Path) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ def test_a_law_of_another_shape_comes_back_within_3_percent(tmp_path: Path, name
 
 @pytest.mark.parametrize("name", sorted(LAWS))
 def test_with_jitter_another_shape_is_found_too(tmp_path: Path, name: str) -> None:
-    found = measured(Faults(jitter_s=2e-3), law=LAWS[name], budget=Budget(300_000, 180))
+    found = measured(Faults(jitter_s=1e-3), law=LAWS[name], budget=Budget(300_000, 180))
     calibration = fitted(found, tmp_path)
     assert calibration.shape is not None
     assert worst_error(calibration, DEPLOYMENT, TRUTH, law=LAWS[name]) < 0.03
