@@ -159,8 +159,8 @@ def with_findings(calibration: UserCalibration, found: Findings, endpoint: str) 
         if error.median > _FITS:
             notes.append(
                 f"{error.what}: left-out measurements are {error.median:.1%} off in the median. What was measured "
-                "repeats better than that, so the server's steps follow neither the shipped shape nor a curve of few knots: check model, "
-                "GPU type, tp, dtypes and the engine's settings."
+                "repeats better than that, so the server's steps follow neither the shipped shape nor a curve of few "
+                "knots: check model, GPU type, tp, dtypes and the engine's settings."
             )
     notes += [f"Not measured: {one}" for one in found.lost]
     if len(notes) > _MOST_NOTES:

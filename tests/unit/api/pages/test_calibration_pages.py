@@ -98,7 +98,14 @@ def test_what_is_not_known_is_said(http: httpx.Client) -> None:
 
 def test_a_curve_of_its_own_is_shown_knot_by_knot(http: httpx.Client) -> None:
     told = {"shipped_s": 0.006, "factor": 1.3, "prior": 1.2, "sd": 0.01, "identified": True}
-    untold = {"shipped_s": 0.16, "factor": 1.2, "prior": 1.2, "sd": None, "identified": False, "reason": "not told apart"}
+    untold = {
+        "shipped_s": 0.16,
+        "factor": 1.2,
+        "prior": 1.2,
+        "sd": None,
+        "identified": False,
+        "reason": "not told apart",
+    }
     shape = {"knots": [{"tokens": 4, **told}, {"tokens": 7777, **untold}], "error": 0.01, "unbent_error": 0.2}
     page = unescape(http.get(kept(http, schema_version=2, shape=shape)).text)
     for words in ("Own shape of the linear part", "7,777", "GEMMs and all-reduces of a step", "not told apart"):
