@@ -34,7 +34,7 @@ class Chosen:
     fewer: bool
     """Fewer parameters missed left-out steps less than all."""
     shape: Shape | None = None
-    note: str = ""
+    notes: tuple[str, ...] = ()
     """Which shape counts and how far both are off; empty where only one was tried."""
 
 
@@ -63,13 +63,18 @@ def choose(steps: Steps, design: Design, record: StepTime) -> Chosen:
         f"{100 * unbent_error:.1f} % with the shipped one (mean over shapes)"
     )
     if error >= min(_CLEARLY * unbent_error, unbent_error - _WORTH):
-        return replace(unbent, note=f"Step times keep the shipped shape: {figures}.")
-    note = (
+        return replace(unbent, notes=(f"Step times keep the shipped shape: {figures}.",))
+    notes = [
         f"The linear part of a step has a shape of its own: {figures}. As the steps are not a multiple of the shipped "
         "ones, check model, GPU type, tp, dtypes and the engine's settings."
-    )
+    ]
+    if steps.is_ttft.any() and not (~steps.is_ttft & (steps.prefill_tokens > 0)).any():
+        notes.append(
+            "Prompts were timed by first tokens alone, which hardly tell request_s apart from the time of a short "
+            "prompt's step: such steps can be further off than the stated errors. A table with prefill or mixed steps tells it."
+        )
     shape = Shape(knots=_knots(found, record), error=error, unbent_error=unbent_error)
-    return Chosen(found.fit, checked, predicted(design, work, record, found), False, shape=shape, note=note)
+    return Chosen(found.fit, checked, predicted(design, work, record, found), False, shape=shape, notes=tuple(notes))
 
 
 def _simplest(steps: Steps, design: Design) -> Chosen:

@@ -105,7 +105,7 @@ def _from_steps(steps: Steps, deployment: Deployment, names: tuple[str, ...], to
     design = design_of(steps, deployment.step_time, deployment.engine)
     chosen = choose(steps, design, deployment.step_time)
     fit, checked = chosen.fit, chosen.checked
-    notes = [chosen.note] if chosen.note else []
+    notes = list(chosen.notes)
     if fit.outliers:
         notes.append(f"{fit.outliers} of {steps.n} measurements agree with no others and counted nothing in the fit.")
     shown = np.unique(np.linspace(0, steps.n - 1, min(steps.n, MAX_RESIDUALS)).round().astype(int))
