@@ -71,7 +71,8 @@ def choose(steps: Steps, design: Design, record: StepTime) -> Chosen:
     if steps.is_ttft.any() and not (~steps.is_ttft & (steps.prefill_tokens > 0)).any():
         notes.append(
             "Prompts were timed by first tokens alone, which hardly tell request_s apart from the time of a short "
-            "prompt's step: such steps can be further off than the stated errors. A table with prefill or mixed steps tells it."
+            "prompt's step: such steps can be further off than the stated errors. A table with prefill or mixed steps "
+            "tells it."
         )
     shape = Shape(knots=_knots(found, record), error=error, unbent_error=unbent_error)
     return Chosen(found.fit, checked, predicted(design, work, record, found), False, shape=shape, notes=tuple(notes))
