@@ -22,6 +22,12 @@ _CLEARLY = 0.75
 _WORTH = 0.005
 """and by so much less."""
 
+_FIRST_TOKENS_ALONE = (
+    "Step times keep the shipped shape: prompts were timed by first tokens alone, which hardly tell request_s apart "
+    "from the time of a short prompt's step. A table with prefill or mixed steps tells it."
+)
+"""A curve through such times fits what it was given and is far off elsewhere, which left-out steps do not show."""
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -43,6 +49,8 @@ def choose(steps: Steps, design: Design, record: StepTime) -> Chosen:
     unbent = _simplest(steps, design)
     if unbent.checked is None:
         return unbent
+    if steps.is_ttft.any() and not (~steps.is_ttft & (steps.prefill_tokens > 0)).any():
+        return replace(unbent, notes=(_FIRST_TOKENS_ALONE,))
     work, time_s, shapes = work_of(steps, record), steps.time_s, steps.shapes()
     found = fit_shape(design, work, time_s, record)
     if found is None:
@@ -64,18 +72,12 @@ def choose(steps: Steps, design: Design, record: StepTime) -> Chosen:
     )
     if error >= min(_CLEARLY * unbent_error, unbent_error - _WORTH):
         return replace(unbent, notes=(f"Step times keep the shipped shape: {figures}.",))
-    notes = [
+    note = (
         f"The linear part of a step has a shape of its own: {figures}. As the steps are not a multiple of the shipped "
         "ones, check model, GPU type, tp, dtypes and the engine's settings."
-    ]
-    if steps.is_ttft.any() and not (~steps.is_ttft & (steps.prefill_tokens > 0)).any():
-        notes.append(
-            "Prompts were timed by first tokens alone, which hardly tell request_s apart from the time of a short "
-            "prompt's step: such steps can be further off than the stated errors. A table with prefill or mixed steps "
-            "tells it."
-        )
+    )
     shape = Shape(knots=_knots(found, record), error=error, unbent_error=unbent_error)
-    return Chosen(found.fit, checked, predicted(design, work, record, found), False, shape=shape, notes=tuple(notes))
+    return Chosen(found.fit, checked, predicted(design, work, record, found), False, shape=shape, notes=(note,))
 
 
 def _simplest(steps: Steps, design: Design) -> Chosen:

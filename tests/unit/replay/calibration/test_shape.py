@@ -99,14 +99,14 @@ def test_no_bend_beyond_what_was_measured_and_more_tokens_never_take_less(tmp_pa
     assert (apply_calibration(short, found, async_scheduling=False).rest_ps == applied.rest_ps[:1025]).all()
 
 
-def test_prompts_timed_by_first_tokens_alone_are_said(tmp_path: Path) -> None:
+def test_prompts_timed_by_first_tokens_alone_keep_the_shipped_shape(tmp_path: Path) -> None:
     path = table(tmp_path, LAWS["roofline"], noise=0.01, repeats=6)
     rows = json.loads(path.read_text())["steps"]
     apart = [row for row in rows if row["kind"] == "ttft" or not row["prefill_tokens"]]
     path.write_text(json.dumps({"steps": apart}))
     found = calibrate([path], DEPLOYMENT, today=TODAY)
-    assert found.shape is not None
-    assert "by first tokens alone" in found.notes[1]
+    assert found.shape is None
+    assert any("by first tokens alone" in note for note in found.notes)
     assert not any("by first tokens alone" in note for note in fitted(tmp_path, LAWS["roofline"]).notes)
 
 
