@@ -48,6 +48,8 @@ class EngineRun:
     lost_gaps_ps: int = 0
     sent_again: int = 0
     """Requests sent anew because their replica was lost."""
+    end_ps: int = 0
+    """When the last step of all replicas ended: after the last token, where its requests had been given up."""
 
     def only(self, kept: npt.NDArray[np.bool_]) -> EngineRun:
         """The same with the columns of some of its requests."""
@@ -99,4 +101,5 @@ def join_runs(runs: list[EngineRun], parts: list[Int64Array], dealt: Int32Array,
         lost_gaps=sum(run.lost_gaps for run in runs),
         lost_gaps_ps=sum(run.lost_gaps_ps for run in runs),
         sent_again=sum(run.sent_again for run in runs),
+        end_ps=max(run.end_ps for run in runs),
     )

@@ -33,6 +33,7 @@ from replay.kernels.state import (
     NEVER,
     NO_TEXTS,
     PREEMPTIONS,
+    PREVIOUS_END,
     PRIORITY,
     QUERIED_TOKENS,
     ROUND_ROBIN,
@@ -364,6 +365,7 @@ def drive(
         lost_gaps=int(meter.cluster[LOST_GAPS]),
         lost_gaps_ps=int(meter.cluster[LOST_GAPS_PS]),
         sent_again=int(meter.cluster[SENT_AGAIN]),
+        end_ps=int(regs[:, PREVIOUS_END].max()),
     )
 
 

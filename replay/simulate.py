@@ -359,13 +359,20 @@ def _result(
         kv_usage_mean=run.used_block_ps / busy / measured.usable_blocks,
         kv_usage_max=run.used_blocks_max / measured.usable_blocks,
         batch_mean=run.running_ps / busy,
-        busy_fraction=run.busy_ps / (max(duration_ps, 1) * measured.engines),
+        busy_fraction=_busy_fraction(run, measured.engines, sent_ps, duration_ps),
         loop=loop,
         kernel_s=run.kernel_s + load.kernel_s,
         notes=(*deployment.notes, *load.notes(), *_host_notes(run), *notes),
         scored=workload.scored,
         pools=_pools(run, load, part),
     )
+
+
+def _busy_fraction(run: EngineRun, engines: int, sent_ps: Int64Array, duration_ps: int) -> float:
+    """Share of the time from the first arrival to the last step, or to the loss of a replica within its step: steps
+    count also where nobody waits for their tokens any more."""
+    steps_ps = run.end_ps - int(sent_ps[sent_ps >= 0].min(initial=run.end_ps))
+    return run.busy_ps / max(duration_ps * engines, steps_ps * engines, run.busy_ps, 1)
 
 
 def _pools(run: EngineRun, load: _Load, scored: slice) -> PoolsOutcome | None:

@@ -34,17 +34,30 @@ GROUPS_NOTE = (
 )
 
 
+RESERVED_NOTE = (
+    "KV use over time is not estimated for engines that reserve blocks for an answer's declared length; "
+    "its exact mean and maximum are under load, counts and use."
+)
+POOLS_NOTE = (
+    "KV use over time is not estimated where prefill and decode are apart; "
+    "the exact mean and maximum of each pool are in their table."
+)
+RESERVING = ("orca", "tgi-v2", "tgi-v3")
+
+
 def timeline_part(result: ReplayResult, deployment: Deployment, bin_s: float | None) -> Timeline:
     """The timeline in bins of ``bin_s`` seconds, or of a width that suits; floats to six significant digits."""
     capacity = None
-    if deployment.decode is None and deployment.layer_groups is None:
+    reserves = deployment.engine.scheduler in RESERVING
+    if deployment.decode is None and deployment.layer_groups is None and not reserves:
         capacity = KvCapacity(deployment.usable_blocks * deployment.engines, deployment.block_size)
     made = build_timeline(result, bin_s, capacity)
     notes = [METHOD_NOTE]
     if made.kv_usage is not None:
         notes.append(KV_NOTE)
     elif capacity is None:
-        notes.append(GROUPS_NOTE)
+        apart = deployment.decode is not None
+        notes.append(POOLS_NOTE if apart else RESERVED_NOTE if reserves else GROUPS_NOTE)
     if bin_s is not None and made.bin_s != bin_s:
         notes.append(f"Bins of {bin_s:g} s would be more than {MOST_BINS}: they are {made.bin_s:g} s wide.")
     pools = [deployment] if deployment.decode is None else [deployment, deployment.decode]

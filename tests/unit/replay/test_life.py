@@ -279,3 +279,14 @@ def test_what_is_not_replayed_is_refused(preset: str, knobs: dict, more: dict, c
 def test_impossible_failures_are_refused(more: dict, says: str) -> None:
     with pytest.raises(ValidationError, match=says):
         DeploymentSpec.model_validate({"model": MODEL, "gpu": GPU, "replicas": 2} | more)
+
+
+@pytest.mark.parametrize("preset", ["vllm-0.11", "sglang", "trtllm"])
+@pytest.mark.parametrize(
+    "life", [{"client_timeout_s": 0.5}, {"failures": [{"replica": 0, "at_s": 3.0}], "router": "least_outstanding"}]
+)
+def test_steps_for_clients_that_are_gone_keep_no_replica_busier_than_always(preset: str, life: dict) -> None:
+    knobs = {"disable_radix_cache": True} if preset == "sglang" else {}
+    result = simulate(burst(prompt=4000), deployment(preset, knobs, **life))
+    assert sum(result.rejected.values()) > 50
+    assert 0.5 < result.busy_fraction <= 1.0
