@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from replay.errors import TraceError
+from replay.errors import FieldError, TraceError
 
 VERSION = 1
 ROW_GROUP_ROWS = 262_144
@@ -104,6 +104,29 @@ def carried_meta(path: Path) -> Meta:
     size, notes = found.get(f"{_PREFIX}block_size_tokens", ""), found.get(f"{_PREFIX}notes", "")
     shown = "".join(one if one.isprintable() else " " for one in notes[:_MAX_NOTE])
     return Meta(block_size_tokens=int(size) if size.isdecimal() and 0 < len(size) < 10 else None, notes=shown)
+
+
+def check_reread(path: Path) -> None:
+    """Refuses a canonical file as an upload where requests wait for others: they name lines of the file that it was
+    made from, so the closed loop would be lost.
+
+    Raises:
+        TraceError: ``trace.closed_loop_lost``.
+    """
+    try:
+        if "after_line" not in pl.read_parquet_schema(path):
+            return
+        after = pl.scan_parquet(path, glob=False).select(pl.col("after_line").is_not_null().any()).collect()
+    except (pl.exceptions.PolarsError, OSError):  # in an archive
+        return
+    if not after.item():
+        return
+    cure = "give the file that it was made from; or map its columns yourself (arrival=arrival_ns, ...) to go without"
+    raise TraceError(
+        "trace.closed_loop_lost",
+        f"the file is a kept trace in which requests wait for others (after_line), which is not read back; {cure}",
+        [FieldError(cure, field="file", column="after_line", rule="closed_loop_lost", cure=cure)],
+    )
 
 
 def typed(frame: pl.DataFrame) -> pl.DataFrame:

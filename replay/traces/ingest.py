@@ -77,6 +77,8 @@ def ingest(
         options = options.model_copy(update={"keep_far_off": True})
     chosen, why = choose(table.sample, options)
     check_columns(table.sample, options)
+    if chosen.name == "capreplay-parquet":
+        canonical.check_reread(source)
 
     def stage(begin: float, end: float, rows: int) -> Callable[[int], None]:
         """Progress of a stage after the reading, which is told its rows done."""

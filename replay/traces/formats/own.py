@@ -27,6 +27,9 @@ def check_blocks(frame: pl.DataFrame, batch: Batch, reading: Reading) -> pl.Data
     if "prefix_blocks" not in frame.columns:
         return frame
     size = reading.block_size
+    count = pl.col("prefix_blocks").list.len().cast(pl.Int64)
+    if size is None and not frame.select((count > 0).any()).item():  # a column of nulls, as canonical files have
+        return frame.drop("prefix_blocks")
     if size is None:
         raise refusal(
             "block_size",
@@ -34,7 +37,6 @@ def check_blocks(frame: pl.DataFrame, batch: Batch, reading: Reading) -> pl.Data
             "block_size",
             "give the parameter block_size (tokens of a block), e.g. block_size=512",
         )
-    count = pl.col("prefix_blocks").list.len().cast(pl.Int64)
     full = pl.col("prompt_tokens") // size
     fits = (count == full) | (count == full + (pl.col("prompt_tokens") % size > 0).cast(pl.Int64))
     return add_rule(frame, (count > 0) & ~fits, "block_count", "prefix_blocks")
