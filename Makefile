@@ -84,7 +84,7 @@ lock: setup ## Remake all lock files together (make lock LOCK_FLAGS=--upgrade fo
 serve: setup ## Start the service here: SQLite, one worker, http on 127.0.0.1
 	$(BIN)/capreplay serve
 
-demo: setup ## Upload a trace, plan, print the recommendations (TRACE=FILE for your own, ARGS=--keep to browse)
+demo: setup ## Upload a trace, plan, print the recommendations (TRACE=FILE for your own, ARGS="--map arrival=ts ..." names its columns, ARGS=--keep to browse)
 	$(BIN)/python examples/demo.py $(TRACE) $(ARGS)
 
 openapi: setup ## Write docs/openapi.json from the code

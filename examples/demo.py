@@ -72,10 +72,10 @@ def say(text: str) -> None:
 def run(base: str, arguments: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Upload, ingest, plan: the report document and its id."""
     trace_file = arguments.trace
-    name = urllib.parse.quote(trace_file.name)
+    query = urllib.parse.urlencode([("name", trace_file.name), *(("map", pair) for pair in arguments.map)])
     with trace_file.open("rb") as file:
         say(f"uploading {trace_file.name} ({trace_file.stat().st_size:,} bytes)")
-        trace = call("PUT", f"{base}/v1/traces?name={name}", file, trace_file.stat().st_size)
+        trace = call("PUT", f"{base}/v1/traces?{query}", file, trace_file.stat().st_size)
     wait_for_job(base, trace["ingest_job_id"], "reading the trace")
     plan = {
         "name": f"demo: {trace_file.name}",
@@ -127,6 +127,9 @@ def main() -> int:
     """The exit code: 0 where a report was made, 2 where the trace or the plan was refused."""
     parser = argparse.ArgumentParser(description="Upload a trace, plan, print the recommendations.")
     parser.add_argument("trace", nargs="?", type=Path, default=SAMPLE, help="a request log of any known format")
+    parser.add_argument(
+        "--map", action="append", default=[], metavar="FIELD=COLUMN", help="take FIELD, e.g. arrival, from COLUMN"
+    )
     parser.add_argument("--model", default="meta-llama/Llama-3.1-8B")
     parser.add_argument("--gpu", default="H100-SXM,A100-SXM-80GB,L40S")
     parser.add_argument("--tp", default="1,2,4")
