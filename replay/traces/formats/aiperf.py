@@ -18,6 +18,13 @@ def _value(metrics: dict[str, Any], name: str) -> Any:
     return metric.get("value") if isinstance(metric, dict) else metric
 
 
+def _visible_and_reasoning(metrics: dict[str, Any]) -> Any:
+    """The output of files without its length: AIPerf's ``output_token_count`` leaves reasoning out."""
+    output, reasoning = (_value(metrics, name) for name in ("output_token_count", "reasoning_token_count"))
+    numbers = all(isinstance(value, (int, float)) for value in (output, reasoning))
+    return output + reasoning if numbers else output
+
+
 def _time_ns(metrics: dict[str, Any], name: str) -> int | None:
     metric = metrics.get(name)
     if not isinstance(metric, dict):
@@ -39,7 +46,7 @@ def _expand(record: dict[str, Any], line: int, reading: RecordReading) -> list[R
     row: Row = {
         "arrival": meta.get("request_start_ns"),
         "prompt_tokens": _value(metrics, "input_sequence_length"),
-        "output_tokens": output if output is not None else _value(metrics, "output_token_count"),
+        "output_tokens": output if output is not None else _visible_and_reasoning(metrics),
         "reasoning_tokens": _value(metrics, "reasoning_token_count"),
         "session": meta.get("conversation_id"),
         "status": status,

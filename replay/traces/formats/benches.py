@@ -86,6 +86,13 @@ def _guidellm(record: dict[str, Any], line: int, reading: RecordReading) -> list
             continue
         found = [(status, one) for status, group in groups.items() for one in group or () if isinstance(one, dict)]
         runs += bool(found)
+        made = _requests_made(bench)
+        if len(found) < made:
+            reading.ledger.warn(
+                "sampled",
+                f"the report lists {len(found):,} of the {made:,} requests that a benchmark made: the load is "
+                "understated by so much; write the report again without sampling its requests",
+            )
         rows.extend(_guidellm_row(one, _GUIDELLM_STATUS.get(status, "unknown")) for status, one in found)
     if not rows:
         raise refusal(
@@ -99,6 +106,14 @@ def _guidellm(record: dict[str, Any], line: int, reading: RecordReading) -> list
             "several_runs", f"the report holds {runs} benchmarks one after the other; cut one out with a window"
         )
     return rows
+
+
+def _requests_made(bench: dict[str, Any]) -> int:
+    """How many requests a benchmark says it made, by the version's own place for it; 0 where it does not say."""
+    places = (bench, bench.get("metrics") or {}, bench.get("run_stats") or {})
+    totals = [place.get(name) for place in places for name in ("request_totals", "requests_made")]
+    made = [total.get("total") for total in totals if isinstance(total, dict)]
+    return max((number for number in made if isinstance(number, int)), default=0)
 
 
 def _guidellm_row(one: dict[str, Any], status: str) -> Row:

@@ -10,7 +10,7 @@ from typing import Any
 
 from replay.traces.formats.base import Match
 from replay.traces.formats.records import RecordFormat, RecordReading, Row
-from replay.traces.formats.usage import Parts, cached_rule, parts_of, without_side
+from replay.traces.formats.usage import Parts, cached_rule, own_total_dropped, parts_of, without_side
 from replay.traces.formats.values import (
     duration_ns,
     first,
@@ -24,11 +24,16 @@ from replay.traces.rows import Sample
 
 _NO_ID = "00000000-0000-0000-0000-000000000000"
 _CANCELLED, _BLOCKED = -3, -4
+_COUNT_APART = ("anthropic", "claude", "bedrock", "aws")
+"""Providers and models whose input leaves cached tokens out. Helicone adds up the total itself."""
 _NEEDS = ("request_created_at", "response_status", "prompt_tokens", "completion_tokens")
 
 
 def _parts(record: dict[str, Any]) -> Parts:
-    return without_side(parts_of(record))
+    parts = without_side(parts_of(record))
+    provider, model = (text(record.get(name)) or "" for name in ("provider", "request_model"))
+    apart = any(word in f"{provider} {model}".lower() for word in _COUNT_APART)
+    return own_total_dropped(parts) if apart else parts
 
 
 def _grouped(record: dict[str, Any]) -> Iterator[tuple[str, Parts]]:

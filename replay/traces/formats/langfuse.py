@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from replay.traces.formats.base import Match
-from replay.traces.formats.nesting import lookout
+from replay.traces.formats.doubled import doubled
+from replay.traces.formats.nesting import Tokens, lookout
 from replay.traces.formats.records import RecordFormat, RecordReading, Row
 from replay.traces.formats.usage import Parts, cached_rule, parts_from, without_side
 from replay.traces.formats.values import (
@@ -116,7 +117,7 @@ def _expand(record: dict[str, Any], line: int, reading: RecordReading) -> list[R
         return []
     parts = _parts(record)
     if key is not None:
-        known_spans.note(key, parent, (parts.given, parts.output))
+        known_spans.note(key, parent, Tokens(parts.given, parts.output, parts.extra))
     if key is not None and known_spans.repeats(key):
         reading.not_request("generations around others")
         return []
@@ -125,6 +126,7 @@ def _expand(record: dict[str, Any], line: int, reading: RecordReading) -> list[R
         reading.ledger.warn("unit", f"some rows count {unit[:20].lower()}, not tokens: their lengths are unknown")
     start, end = _get(record, "start_time"), _get(record, "end_time")
     row: Row = cached_rule(reading, _grouped, "usage_details.input").row("", parts)
+    doubled(reading).note(text(_get(record, "trace_id")), parts.given, parts.output, start, end)
     token = elapsed_ns(start, _get(record, "completion_start_time"))
     return [
         row

@@ -11,7 +11,7 @@ from typing import Any
 
 from replay.traces.formats.base import Match
 from replay.traces.formats.records import RecordFormat, RecordReading, Row
-from replay.traces.formats.usage import Parts, cached_rule, parts_from, parts_of
+from replay.traces.formats.usage import Parts, cached_rule, own_total_dropped, parts_from, parts_of, without_side
 from replay.traces.formats.values import (
     duration_ns,
     elapsed_ns,
@@ -51,8 +51,9 @@ _FOLDED = {name.lower(): name for name in ("startTime", "endTime", "completionSt
 
 
 def _usage(record: dict[str, Any]) -> dict[str, Any]:
-    """The usage object that LiteLLM keeps beside its own columns."""
-    return obj(obj(record.get("metadata")).get("usage_object"))
+    """The usage object that LiteLLM keeps beside its own columns; older rows have only what its columns lack."""
+    metadata = obj(record.get("metadata"))
+    return obj(metadata.get("usage_object")) or obj(metadata.get("additional_usage_values"))
 
 
 def _parts(record: dict[str, Any]) -> Parts:
@@ -65,7 +66,12 @@ def _parts(record: dict[str, Any]) -> Parts:
         "created": usage.created,
         "reasoning_tokens": usage.reasoning,
     }
-    return parts_from(raw, "included")
+    parts = parts_from(raw, "included")
+    if usage.extra == 0 or usage.side == "included" or parts.bad is not None:
+        return parts
+    if usage.side == "excluded" and parts.given in (usage.given, (usage.given or 0) + usage.extra):
+        return parts._replace(side="excluded" if parts.given == usage.given else "included", total=None)
+    return own_total_dropped(without_side(parts))  # a provider's names: older versions left these tokens out
 
 
 def _grouped(record: dict[str, Any]) -> Iterator[tuple[str, Parts]]:

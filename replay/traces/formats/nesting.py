@@ -8,11 +8,23 @@ some repeat others, the file is read once more with that known.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from replay.traces.formats.records import RecordReading
 
-Tokens = tuple[int | None, int | None]
-_UNKNOWN: Tokens = (None, None)
+
+class Tokens(NamedTuple):
+    """The counts of one model call."""
+
+    given: int | None
+    output: int | None
+    cached: int = 0
+    """Read from or written to a cache: in ``given`` or beside it."""
+
+    @property
+    def unknown(self) -> bool:
+        """Whether the call states no counts."""
+        return self.given is None and self.output is None
 
 
 @dataclass
@@ -44,9 +56,9 @@ class Lookout:
             self.parent_of[own] = hash(parent)
         if tokens is not None:
             before = self.calls.get(own, tokens)
-            if (before == _UNKNOWN) != (tokens == _UNKNOWN):
+            if before.unknown != tokens.unknown:
                 self.fuller.add(own)
-            self.calls[own] = before if tokens == _UNKNOWN else tokens
+            self.calls[own] = before if tokens.unknown else tokens
 
     def repeats(self, key: str) -> bool:
         """Whether a call only repeats what calls inside it say."""
@@ -68,7 +80,7 @@ class Lookout:
                 inside.setdefault(outer, []).append(key)
         for outer, keys in inside.items():
             inner = [self.calls[key] for key in keys]
-            if self.calls[outer] != _UNKNOWN and all(tokens == _UNKNOWN for tokens in inner):
+            if not self.calls[outer].unknown and all(tokens.unknown for tokens in inner):
                 found.repeats.update(keys)
             elif _repeats(self.calls[outer], inner):
                 found.repeats.add(outer)
@@ -113,5 +125,14 @@ def _call_around(key: int, parent_of: dict[int, int], calls: dict[int, Tokens]) 
 
 def _repeats(outer: Tokens, inner: list[Tokens]) -> bool:
     """Whether the outer counts are unknown, one of the inner ones', or their sum."""
-    sums = (sum(prompt or 0 for prompt, _ in inner), sum(output or 0 for _, output in inner))
-    return outer == _UNKNOWN or outer in inner or (outer[0] or 0, outer[1] or 0) == sums
+    return outer.unknown or any(_same(outer, [one]) for one in inner) or _same(outer, inner)
+
+
+def _same(outer: Tokens, inner: list[Tokens]) -> bool:
+    """Whether the outer counts are the inner ones' sum; either may count cached tokens as a part of the input."""
+    given = sum(one.given or 0 for one in inner)
+    prompts = {given, given + sum(one.cached for one in inner)}
+    own = outer.given or 0
+    return (outer.output or 0) == sum(one.output or 0 for one in inner) and not prompts.isdisjoint(
+        {own, own + outer.cached}
+    )

@@ -13,7 +13,8 @@ from functools import lru_cache
 from typing import Any
 
 from replay.traces.formats.base import Match
-from replay.traces.formats.nesting import lookout
+from replay.traces.formats.doubled import doubled
+from replay.traces.formats.nesting import Tokens, lookout
 from replay.traces.formats.records import RecordFormat, RecordReading, Row
 from replay.traces.formats.usage import Parts, cached_rule, parts_from
 from replay.traces.formats.values import (
@@ -75,6 +76,8 @@ _NAMES = {
     "tenant": _TENANT,
     "ttft": _TTFT,
 }
+_REQUEST_ID = ("gen_ai.request.id",)
+"""What vLLM's own spans have: no operation and, in newer versions, no model."""
 _HOLDERS = ("resourceSpans", "resource_spans", "batches", "trace")
 _VALUES = (
     "stringValue", "intValue", "doubleValue", "boolValue", "string_value", "int_value", "double_value", "bool_value",
@@ -169,7 +172,7 @@ def _is_call(attributes: dict[str, Any]) -> bool:
     request = text(attributes.get("llm.request.type"))
     if request is not None:
         return request.lower() in ("chat", "completion", "embedding")
-    return known(pick_key(attributes, *_MODEL)) and known(pick_key(attributes, *_INPUT, *_OUTPUT))
+    return known(pick_key(attributes, *_MODEL, *_REQUEST_ID)) and known(pick_key(attributes, *_INPUT, *_OUTPUT))
 
 
 @lru_cache(maxsize=4096)
@@ -227,16 +230,21 @@ def _expand(record: dict[str, Any], line: int, reading: RecordReading) -> list[R
             continue
         said = _picked(attributes)
         if key is not None:
-            tokens = (_safe(said["prompt_tokens"]), _safe(said["output_tokens"]))
+            cached = (_safe(said["cached_tokens"]) or 0) + (_safe(said["created"]) or 0)
+            tokens = Tokens(_safe(said["prompt_tokens"]), _safe(said["output_tokens"]), cached)
             around.note(key, parent, tokens)
-            if hash(key) in seen or (around.has_fuller(key) and tokens == (None, None)):
+            if hash(key) in seen or (around.has_fuller(key) and tokens.unknown):
                 reading.not_request("repeated spans")
                 continue
             seen.add(hash(key))
             if around.repeats(key):
                 reading.not_request("model call spans around others")
                 continue
-        rows.append(_row(span, attributes, said, reading))
+        row = _row(span, attributes, said, reading)
+        trace = text(_get(span, "traceId", "trace_id"))
+        start, end = row["arrival"], first(_get(span, "endTimeUnixNano", "end_time_unix_nano"), span.get("endTime"))
+        doubled(reading).note(trace, _safe(said["prompt_tokens"]), _safe(said["output_tokens"]), start, end)
+        rows.append(row)
     return rows
 
 

@@ -329,6 +329,13 @@ def cached_rule(
     return rule
 
 
+def own_total_dropped(parts: Parts) -> Parts:
+    """The parts without a total that a gateway added up itself, of the prompt and output that it shows: such a total
+    says nothing about cached tokens."""
+    own = parts.total is not None and parts.total == (parts.given or 0) + (parts.output or 0)
+    return parts._replace(total=None) if own else parts
+
+
 def without_side(parts: Parts) -> Parts:
     """The parts of a source that defines nothing about cached tokens."""
     return parts._replace(side=None)
