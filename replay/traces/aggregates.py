@@ -17,14 +17,18 @@ from replay.traces.rows import Sample
 NS = 10**9
 _COUNTS = re.compile(
     r"^(?:(?:num|n|no|number|count|total)_(?:of_)?(?:model_)?(?:requests?|reqs?|calls|queries|invocations)|"
-    r"(?:requests?|reqs?|calls?|query|queries|invocations?)_(?:counts?|total|num)|requests|calls|invocations|queries|"
+    r"(?:requests?|reqs?|calls?|query|queries|invocations?)_(?:counts?|total|num)|requests|calls|invocations|queries|count|"
+    r"(?:api|llm|model|successful|completed)_(?:requests?|reqs?|calls|queries|invocations)|"
+    r"(?:observations?|generations?|traces?)_counts?|(?:num|counts?|total)_(?:of_)?(?:observations?|generations?|traces?)|"
     r"rps|qps|requests?_per_(?:s|sec|second|min|minute|hour))$"
 )
+_BUCKET = re.compile(r"(?:^|_)(?:minutes?|hours?|days?|weeks?|months?|buckets?|windows?|intervals?|periods?)(?:_|$)")
 _LONG_STEP_NS = 60 * NS
 _SHORT_STEP_NS = 5 * NS
 _HUGE_PROMPT_TOKENS = 32_768
 _MIN_ROWS = 20
 _FILLED_SHARE = 0.8
+_RISING_SHARE, _RISE_TOKENS, _MANY_TOKENS = 0.95, 20, 10_000
 _MIN_SUM_ROWS = 5
 _LIKELY_RPS = 500
 """No published trace has a mean rate above this: where units are often mixed up, more is asked about."""
@@ -35,6 +39,8 @@ _CHANCES = 10
 """Twins are no chance where there are so many times more than among requests of one instant drawn at random."""
 _LIKELY_PROMPT_TOKENS_PER_S = 500_000
 _SHORT_S = 600
+_RUSH_S, _RUSH_RPS = 10, 100
+"""A file in ms that is over in so few seconds at such a rate is likelier one in seconds."""
 _DAY_S = 86_400
 _RARE_S, _RARE_A_MINUTE = 30, 3
 _MANY_ROWS = 10_000
@@ -92,8 +98,7 @@ def check_columns(sample: Sample, options: IngestOptions) -> None:
     if options.rows_are_requests:
         return
     for column in sample.columns:
-        name = re.sub(r"[^a-z]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column).lower()).strip("_")
-        if not _COUNTS.match(name):
+        if not _COUNTS.match(_words(column)):
             continue
         values = [row.get(column) for row in sample.rows]
         numbers = [number for value in values if (number := _number(value)) is not None]
@@ -104,14 +109,58 @@ def check_columns(sample: Sample, options: IngestOptions) -> None:
             )
 
 
+class Counters:
+    """Looks, in the file's order, whether both lengths rise from row to row: counters of a server since its start."""
+
+    def __init__(self) -> None:
+        self.rows = self.risen = 0
+        self.least_at_end = 0
+
+    def add(self, frame: pl.DataFrame) -> None:
+        """Takes the next rows; batches are looked at apart. Where rows do not rise, those after are not looked at."""
+        if 2 * self.risen < self.rows or not {"prompt_tokens", "output_tokens"} <= set(frame.columns):
+            return
+        known = frame.select("prompt_tokens", "output_tokens").drop_nulls()
+        if known.is_empty():
+            return
+        self.rows += known.height - 1
+        both = (pl.col("prompt_tokens").diff() > 0) & (pl.col("output_tokens").diff() > 0)
+        self.risen += int(known.select(both.sum()).item())
+        self.least_at_end = min(known.row(-1))
+
+    def check(self, options: IngestOptions) -> None:
+        """Refuses the file where nearly all rows have more of both than the row before, up to many of both.
+
+        Raises:
+            TraceError: ``trace.aggregate``.
+        """
+        rising = self.rows >= _MIN_ROWS - 1 and self.risen >= _RISING_SHARE * self.rows
+        if (
+            rising
+            and self.least_at_end >= max(_MANY_TOKENS, _RISE_TOKENS * self.rows)
+            and not options.rows_are_requests
+        ):
+            raise _refusal(
+                "nearly every row has more prompt and more output tokens than the row before, as counters of a server "
+                "have that add up all requests since its start",
+                None,
+            )
+
+
 def check_rows_are_requests(sample: Sample, measured: Measured, options: IngestOptions) -> None:
-    """Refuses rows that come one a minute, or one a few seconds with huge prompts: buckets of a metrics store.
+    """Refuses rows that come one a minute, or one a few seconds with huge prompts: buckets of a metrics store; and
+    rows of whole minutes whose mapped column of times is named after a bucket of time.
 
     Raises:
         TraceError: ``trace.aggregate``.
     """
     arrivals, step = measured.arrivals, measured.arrivals.smallest_step
-    if options.rows_are_requests or step is None or arrivals.ties or arrivals.n < _MIN_ROWS:
+    if options.rows_are_requests or step is None or arrivals.n < _MIN_ROWS:
+        return
+    column = options.mapping.get("arrival", "")
+    if step >= _LONG_STEP_NS and step % _LONG_STEP_NS == 0 and _BUCKET.search(_words(column)):
+        raise _refusal(f"the times of {column!r} are whole minutes at most, like sums over buckets of time", column)
+    if arrivals.ties:
         return
     buckets = measured.profile.span_s * NS / step + 1
     if arrivals.n < _FILLED_SHARE * buckets or measured.closed_loop:
@@ -182,8 +231,9 @@ def _check_rate(ledger: Ledger, measured: Measured, options: IngestOptions) -> N
     slow = _too_slow(measured) if relative and ledger.whole_times and read != "ns" else None
     prompts = (measured.profile.prompt_tokens.mean or 0) * n / span_s
     most = _LIKELY_RPS if ledger.doubtful_unit is not None else _POSSIBLE_RPS
+    rush = relative and read == "ms" and span_s < _RUSH_S and n > _RUSH_RPS * span_s
     flood = ledger.doubtful_unit is not None and span_s < _SHORT_S and prompts > _LIKELY_PROMPT_TOKENS_PER_S
-    if slow is None and not flood and span_s >= n / most:
+    if slow is None and not flood and not rush and span_s >= n / most:
         return
     what = slow or f"{n / span_s:,.0f} requests/s with {prompts:,.0f} prompt tokens/s, more than is likely"
     errors = []
@@ -229,6 +279,11 @@ def _refused(code: str, what: str, cure: str, field: str) -> TraceError:
 
 def _is_total(lengths: LengthProfile) -> bool:
     return lengths.max is not None and lengths.max > 0 and 2 * lengths.max == lengths.total
+
+
+def _words(column: str) -> str:
+    """A column's name in lower case with underscores."""
+    return re.sub(r"[^a-z]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column).lower()).strip("_")
 
 
 def _number(value: object) -> float | None:

@@ -99,6 +99,11 @@ def ingest(
                     "open_ended",
                     "the file does not end with a line break: if it was cut off, its last number has lost digits",
                 )
+            if opened.open_ended and table.sample.container == "jsonl" and ledger.by_rule["malformed_json"]:
+                ledger.warn(
+                    "open_ended",
+                    "the file ends in the middle of a line: it seems to have been cut off, so requests may be missing",
+                )
             more = table.more_pages() if isinstance(table, Wrapped) else None
             if more is not None:
                 ledger.warn(
@@ -117,6 +122,7 @@ def ingest(
         check_rows_are_requests(table.sample, measured, options)
         check_plausible(ledger, measured, moved, options)
         found.subtotals.check(options)
+        found.counters.check(options)
         found.clock.check(options)
         report = _report(chosen, why, ledger, measured, moved, span_ns, meta)
         staged.replace(out)

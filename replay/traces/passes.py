@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Self
 
-from replay.traces.aggregates import Subtotals
+from replay.traces.aggregates import Counters, Subtotals
 from replay.traces.cleaning import Ledger
 from replay.traces.clock import Clock, Shift, shifted
 from replay.traces.formats.base import Format
@@ -35,7 +35,7 @@ class Pass:
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.options, bounds_ns=self.bounds_ns, survey=self.survey)
-        self.subtotals, self.clock = Subtotals(), Clock()
+        self.subtotals, self.counters, self.clock = Subtotals(), Counters(), Clock()
         self.spool = Spool(Path(mkdtemp(dir=self.folder)))
 
     def read(self) -> Self:
@@ -43,6 +43,7 @@ class Pass:
         with _no_cycles():
             for frame in self.form.read(self.table, self.options, self.ledger):
                 self.subtotals.add(frame)
+                self.counters.add(frame)
                 self.clock.add(frame)
                 kept = frame if self.pseudonyms is None else self.pseudonyms.replace(frame)
                 self.spool.add(shifted(kept, self.shifts))

@@ -33,7 +33,7 @@ _REGION = r"\[[A-Za-z0-9_+/-]+\]\s*$"
 """Java's name of the zone behind the offset, which says it already."""
 _HALF_DAY = r"(?i)\d\s*[ap]m\b"
 _DAY_MONTH = re.compile(r"\s*\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}\b")
-_ZONED = r"(?i)(?:z|utc|[+-]\d{2}(?::?\d{2})?)\s*$"
+_ZONED = r"(?i)(?:z|utc|gmt|[+-]\d{2}(?::?\d{2})?)\s*$"
 _DECIMAL_COMMA = re.compile(r"\d+,\d+")
 _UNIFORM = re.compile(r"^\d{4}-\d{2}-\d{2}([T ])\d{2}:\d{2}:\d{2}\.(\d{1,9})(Z|\+00:?00|)$")
 _SUFFIX = re.compile(
@@ -437,8 +437,9 @@ def _to_datetime(text: pl.Series, *, zoned: bool) -> pl.Series:
     if parsed.null_count() > text.null_count():
         for form in (f"%Y-%m-%d{marks[1]}%H:%M:%S%.f{tail}", f"%Y-%m-%d{marks[0]}%H:%M{tail}"):
             parsed = parsed.fill_null(text.str.to_datetime(form, time_unit="ns", strict=False))
-        if zoned:  # "... UTC" and blanks before the zone
-            plain = text.str.replace(r"(?i)\s*utc$", "Z").str.replace(r"(:\d{2}(?:\.\d+)?\s*[+-]\d{2})$", "$1:00")
+        if zoned:  # "... UTC", "... GMT" and blanks before the zone
+            plain = text.str.replace(r"(?i)\s*(?:utc|gmt)$", "Z")
+            plain = plain.str.replace(r"(:\d{2}(?:\.\d+)?\s*[+-]\d{2})$", "$1:00")
             plain = plain.str.replace(r"\s+(Z|[+-]\d{2}:?\d{2})$", "$1")
             for mark in marks:
                 form = f"%Y-%m-%d{mark}%H:%M:%S%.f%#z"

@@ -6,6 +6,7 @@ OpenAI's shape includes both; Anthropic's and Bedrock's prompt counts exclude wh
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import polars as pl
@@ -13,7 +14,8 @@ import polars as pl
 from replay.errors import FieldError, TraceError
 from replay.traces import casts
 from replay.traces.cleaning import Ledger
-from replay.traces.options import IngestOptions
+from replay.traces.options import IngestOptions, MappedField
+from replay.traces.rows import Sample
 
 EXCLUDED = re.compile(r"^cache_?(?:read|creation|write)_?(?:input)?_?tokens?(?:_?count)?$", re.I)
 _INCLUDED = re.compile(r"(?:^|\.)(?:prompt|input)_tokens?_details\.cached_tokens$|^input_cached_tokens$", re.I)
@@ -184,3 +186,29 @@ class TokenShape:
 def _share(holds: pl.Series, where: pl.Series) -> float:
     found = holds.filter(where).drop_nulls()
     return int(found.sum()) / len(found) if len(found) else 0.0
+
+
+def check_unmapped_cache(sample: Sample, columns: Mapping[MappedField, str], options: IngestOptions) -> None:
+    """Anthropic's and Bedrock's prompt counts leave out cached tokens: a reading that forgets them loses most of the
+    load in silence, so it is refused. ``columns``: what is read as which field.
+
+    Raises:
+        TraceError: ``trace.ambiguous_cached``.
+    """
+    if options.prompt_includes_cached is not None:
+        return
+    mapped = set(columns.values())
+    parent = columns["prompt_tokens"].rpartition(".")[0]
+    for column in sample.columns:
+        where, _, leaf = column.rpartition(".")
+        if column in mapped or where != parent or not EXCLUDED.match(leaf):
+            continue
+        if any(str(row.get(column) or "0") not in ("0", "0.0", "null", "None", "") for row in sample.rows):
+            field = "cached_tokens" if "read" in leaf.lower() else "cache_write_tokens"
+            cure = f"map {field}={column}; or give prompt_includes_cached=true if the prompt count includes it"
+            raise TraceError(
+                "trace.ambiguous_cached",
+                f"the column {column!r} holds tokens that providers with such a name leave out of the prompt "
+                f"count: {cure}",
+                [FieldError(cure, field="mapping", column=column, rule="ambiguous_cached", cure=cure)],
+            )

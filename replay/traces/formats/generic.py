@@ -15,7 +15,7 @@ from replay.traces.formats.own import check_blocks
 from replay.traces.jsoncells import json_cells
 from replay.traces.options import MAPPED_FIELDS, REQUIRED_FIELDS, IngestOptions, MappedField
 from replay.traces.rows import Sample, Table
-from replay.traces.tokenshape import EXCLUDED, total_column
+from replay.traces.tokenshape import check_unmapped_cache, total_column
 
 _SYNONYMS: dict[MappedField, tuple[str, ...]] = {
     "arrival": (
@@ -110,34 +110,11 @@ def _check_first_line(sample: Sample) -> None:
         )
 
 
-def _check_unmapped_cache(sample: Sample, options: IngestOptions) -> None:
-    """Anthropic's and Bedrock's prompt counts leave out cached tokens: a mapping that forgets them loses most of the
-    load in silence, so it is refused.
-
-    Raises:
-        TraceError: ``trace.ambiguous_cached``.
-    """
-    if options.prompt_includes_cached is not None:
-        return
-    mapped = set(options.mapping.values())
-    parent = options.mapping["prompt_tokens"].rpartition(".")[0]
-    for column in sample.columns:
-        where, _, leaf = column.rpartition(".")
-        if column in mapped or where != parent or not EXCLUDED.match(leaf):
-            continue
-        if any(str(row.get(column) or "0") not in ("0", "0.0", "null", "None", "") for row in sample.rows):
-            field = "cached_tokens" if "read" in leaf.lower() else "cache_write_tokens"
-            cure = f"map {field}={column}; or give prompt_includes_cached=true if the prompt count includes it"
-            raise TraceError(
-                "trace.ambiguous_cached",
-                f"the column {column!r} holds tokens that providers with such a name leave out of the prompt "
-                f"count: {cure}",
-                [FieldError(cure, field="mapping", column=column, rule="ambiguous_cached", cure=cure)],
-            )
-
-
 _NOT_TOKENS = re.compile(
     r"(?:^|_)(chars?|characters?|bytes?|kb|words?|cost|price|usd|spend|messages?|chunks?|seconds?|latency)(?:_|$)"
+)
+_OF_MANY = re.compile(
+    r"(?:^|_)(avg|average|mean|median|p\d\d|percentile|std|stddev|tps|per_s|per_sec|per_second|rate|throughput)(?:_|$)"
 )
 _THOUSANDS = re.compile(r"(?:^|_)(ktok(?:en)?s?|thousands?)(?:_|$)")
 _LIMITS = re.compile(r"(?:^|_)max(?:imum)?_(?:\w+_)?(?:tokens?|length|len|toks)$")
@@ -163,7 +140,8 @@ def _check_names(options: IngestOptions, ledger: Ledger) -> None:
         if column is None:
             continue
         name = _words(column)
-        other = _THOUSANDS.search(name) or (None if "tok" in name else _NOT_TOKENS.search(name))
+        other = _THOUSANDS.search(name) or _OF_MANY.search(name)
+        other = other or (None if "tok" in name else _NOT_TOKENS.search(name))
         total = total_column((column,), column) is not None
         if other is None and not total and not _LIMITS.search(name):
             continue
@@ -231,7 +209,7 @@ class GenericFormat:
                 [FieldError(cure, field="mapping", column=twice[0], rule="mapping", cure=cure)],
             )
         _check_names(options, ledger)
-        _check_unmapped_cache(sample, options)
+        check_unmapped_cache(sample, options.mapping, options)
         columns = {field: options.mapping[field] for field in MAPPED_FIELDS if field in options.mapping}
         inner = TableFormat(
             name=self.name,

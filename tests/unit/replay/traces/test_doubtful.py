@@ -99,6 +99,9 @@ def test_rounded_numbers_are_rejected_and_exact_ones_read(lab, cell: str, tokens
         ("input_cost", "cost"),
         ("max_new_tokens", "a limit"),
         ("total_tokens", "together"),
+        ("avg_prompt_tokens", "avg"),
+        ("prompt_tokens_p50", "p50"),
+        ("promptTps", "tps"),
     ],
 )
 def test_a_column_that_counts_something_else_is_refused(lab, column: str, said: str) -> None:
@@ -233,3 +236,72 @@ def test_turns_that_give_only_what_they_add_are_said(lab) -> None:
 
     assert any("mooncake-delta" in warning for warning in lab.read(turns(0)).warnings)
     assert not any("mooncake-delta" in warning for warning in lab.read(turns(90)).warnings)
+
+
+@pytest.mark.parametrize("name", ["mooncake", "own"])
+def test_seconds_in_a_column_of_ms_are_known_by_their_rush(lab, name: str) -> None:
+    times = [t // 1000 for t in STEPS]
+    text = {
+        "mooncake": "".join(
+            json.dumps({"timestamp": t, "input_length": 300 + i, "output_length": 20}) + "\n"
+            for i, t in enumerate(times)
+        ),
+        "own": "arrival_ms,prompt_tokens,output_tokens\n" + rows("{t},{p},{o}", times),
+    }[name]
+    refusal = lab.refuse(text)
+    assert (refusal.code, refusal.errors[0].cure) == ("trace.ambiguous_unit", "time_unit=s")
+    assert lab.read(text, time_unit="ms").requests == 60
+
+
+def test_a_slow_file_in_ms_is_believed(lab) -> None:
+    assert lab.read("arrival_ms,prompt_tokens,output_tokens\n" + rows("{t},{p},{o}")).requests == 60
+
+
+def test_counters_of_a_server_are_no_requests(lab) -> None:
+    text = OWN + "".join(f"{i * 0.7:.1f},{1000 * i + i * i},{200 * i + i * i * i}\n" for i in range(1, 61))
+    refusal = lab.refuse(text)
+    assert (refusal.code, refusal.errors[0].field) == ("trace.aggregate", "rows_are_requests")
+    assert "counters" in refusal.detail
+    assert lab.read(text, rows_are_requests=True).requests == 60
+
+
+def test_a_session_whose_prompts_grow_is_no_counter(lab) -> None:
+    text = OWN + "".join(f"{i * 0.7:.1f},{1000 * i},{200 + i * 37 % 101}\n" for i in range(1, 61))
+    assert lab.read(text).requests == 60
+
+
+@pytest.mark.parametrize("column", ["api_requests", "observationCount", "count"])
+def test_a_column_that_counts_requests_is_known_by_more_names(lab, column: str) -> None:
+    text = OWN.strip() + f",{column}\n" + rows("{t}.5,{p},{o},3")
+    assert lab.refuse(text).code == "trace.aggregate"
+    assert lab.read(text.replace(",3\n", ",1\n")).requests == 60
+
+
+def test_times_of_buckets_are_no_arrivals(lab) -> None:
+    """Hours that some sums lack, and two sums in one minute, have no even step."""
+    hours = "hour,p,o\n" + "".join(
+        f"2026-11-{1 + h // 24:02d}T{h % 24:02d}:00:00Z,{3000 + h},{400 + h * 7 % 90}\n"
+        for h in (int(i * 1.4) for i in range(60))
+    )
+    refusal = lab.refuse(hours, mapping=MAP | {"arrival": "hour"})
+    assert (refusal.code, refusal.errors[0].column) == ("trace.aggregate", "hour")
+    assert lab.read(hours.replace("hour,", "t,", 1), mapping=MAP).requests == 60
+
+
+def test_cached_tokens_beside_our_own_names_are_asked_about(lab) -> None:
+    text = "arrival_s,prompt_tokens,cache_read_input_tokens,output_tokens\n" + rows("{t}.5,{p},40,{o}")
+    assert lab.refuse(text).code == "trace.ambiguous_cached"
+    assert lab.read(text, prompt_includes_cached=True).requests == 60
+
+
+def test_json_lines_that_were_cut_off_are_said(lab) -> None:
+    text = "".join(json.dumps({"arrival_s": t / 1000, "prompt_tokens": 300, "output_tokens": 20}) + "\n" for t in STEPS)
+    report = lab.read(text[:-9])
+    assert (report.requests, report.cleaning.rejected_by_rule) == (59, {"malformed_json": 1})
+    assert any("cut off" in warning for warning in report.warnings)
+    assert not any("cut off" in warning for warning in lab.read(text[:-1]).warnings)
+
+
+def test_gmt_is_utc(lab) -> None:
+    text = "t,p,o\n" + "".join(f"2026-11-29 09:00:{i:02d} GMT,{300 + i},20\n" for i in range(30))
+    assert lab.read(text, mapping=MAP).profile.start_utc == "2026-11-29T09:00:00.000+00:00"
