@@ -117,7 +117,11 @@ def _expand(record: dict[str, Any], line: int, reading: RecordReading) -> list[R
         return []
     parts = _parts(record)
     if key is not None:
-        known_spans.note(key, parent, Tokens(parts.given, parts.output, parts.extra))
+        tokens = Tokens(parts.given, parts.output, parts.extra)
+        known_spans.note(key, parent, tokens)
+        if tokens.unknown and known_spans.has_fuller(key):
+            reading.not_request("earlier versions of generations")
+            return []
     if key is not None and known_spans.repeats(key):
         reading.not_request("generations around others")
         return []

@@ -133,3 +133,19 @@ def test_guidellm_reports_of_a_sample_are_said(lab, totals: dict[str, Any]) -> N
     bench = {"requests": {"successful": requests}} | totals
     report = lab.read(json.dumps({"benchmarks": [bench]}))
     assert any("30 of the 90 requests" in warning for warning in report.warnings)
+
+
+def test_langfuse_versions_of_a_generation_are_one_request(lab) -> None:
+    """Langfuse stores a row when a call begins and another when it has ended; an export may hold both."""
+    rows = []
+    for i in range(30):
+        begun = {
+            "id": f"o{i}", "trace_id": f"t{i}", "type": "GENERATION", "level": "DEFAULT",
+            "start_time": f"2026-11-29 09:00:{i:02d}.000000", "end_time": None, "usage_details": {},
+        }  # fmt: skip
+        done = {"end_time": f"2026-11-29 09:01:{i:02d}.000000", "usage_details": {"input": 100, "output": 10}}
+        rows += [begun, begun | done]
+    report = lab.read(jsonl(*rows))
+    assert (report.requests, report.prompt_tokens, report.cleaning.rows_rejected) == (30, 3000, 0)
+    assert report.cleaning.status_counts == {"ok": 30}
+    assert report.cleaning.not_requests == {"earlier versions of generations": 30}
