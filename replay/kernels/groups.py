@@ -15,13 +15,13 @@ Callers import ``grow``, ``release`` and the rest from here; models with one ful
 from __future__ import annotations
 
 from replay.kernels.hashing import find_bucket
+from replay.kernels.head_memo import lookup_one_group
 from replay.kernels.jit import inlined, inner
 from replay.kernels.memory import (
     blocks_for,
     forget,
     give_back,
     grow_one_group,
-    lookup_one_group,
     publish_one_group,
     register,
     release_one_group,
@@ -121,13 +121,13 @@ def is_cached(
 
 @inner
 def lookup(
-    config: Config, requests: Requests, blocks: Blocks, replica: int, r: int, tokens: int, mask: int
+    config: Config, requests: Requests, blocks: Blocks, reg: Int64, replica: int, r: int, tokens: int, mask: int
 ) -> tuple[int, int, int]:
     """Longest cached prefix of request ``r`` in blocks of ``block_size`` tokens, leaving at least one of ``tokens`` to
     compute; how many of the blocks lie in the free list; and the first block of it that window groups keep. The blocks
     stay in ``found`` for ``take_hits``."""
     if not is_grouped(config):
-        hits, free_hits = lookup_one_group(config, requests, blocks, replica, r, tokens, mask)
+        hits, free_hits = lookup_one_group(config, requests, blocks, reg, replica, r, tokens, mask)
         return hits, free_hits, 0
     base, full, everyone = replica * (mask + 1), config.full_groups, config.full_groups + config.window_groups
     hit_tokens, first_live = tokens - 1, 0
@@ -174,10 +174,12 @@ def lookup(
 
 
 @inner
-def take_hits(config: Config, blocks: Blocks, slots: Slots, reg: Int64, slot: int, hits: int, first_live: int) -> None:
+def take_hits(
+    config: Config, blocks: Blocks, slots: Slots, reg: Int64, replica: int, slot: int, hits: int, first_live: int
+) -> None:
     """Gives the blocks of the lookup just made to a slot that holds none."""
     if not is_grouped(config):
-        take_hits_of_one_group(config, blocks, slots, reg, slot, hits)
+        take_hits_of_one_group(config, blocks, slots, reg, replica, slot, hits)
         return
     hit_tokens = hits * config.block_size
     for group in range(config.full_groups + config.window_groups):

@@ -10,6 +10,7 @@ the request, so that a prompt's tail is evicted before its head. Models whose la
 from __future__ import annotations
 
 from replay.kernels.hashing import close_bucket, find_bucket
+from replay.kernels.head_memo import drop_found, forget_found, note_freed
 from replay.kernels.jit import inner
 from replay.kernels.offload import keep_on_host
 from replay.kernels.state import (
@@ -109,35 +110,18 @@ def forget_all(config: Config, blocks: Blocks, reg: Int64, replica: int) -> None
     buckets = len(blocks.bucket_block) // config.replicas
     for bucket in range(replica * buckets, (replica + 1) * buckets):
         blocks.bucket_block[bucket] = NEVER
+    drop_found(reg)
     reg[FREE_LIST_READY] = 0
     prepare_free_list(config, blocks, reg, replica)
 
 
 @inner
-def lookup_one_group(
-    config: Config, requests: Requests, blocks: Blocks, replica: int, r: int, tokens: int, mask: int
-) -> tuple[int, int]:
-    """Longest cached prefix of request ``r`` in full blocks, leaving at least one of ``tokens`` to compute; and how
-    many of
-    those blocks lie in the free list. The blocks stay in ``found`` for ``take_hits``."""
-    base = replica * (mask + 1)
-    hits, free_hits = 0, 0
-    for i in range((tokens - 1) // config.block_size):
-        key = block_id(requests, config, r, i)
-        block = blocks.bucket_block[find_bucket(blocks.bucket_key, blocks.bucket_block, base, mask, key)]
-        if block == NEVER:
-            break
-        blocks.found[hits] = block
-        hits += 1
-        free_hits += blocks.references[block] == 0
-    return hits, free_hits
-
-
-@inner
-def take_hits_of_one_group(config: Config, blocks: Blocks, slots: Slots, reg: Int64, slot: int, hits: int) -> None:
+def take_hits_of_one_group(
+    config: Config, blocks: Blocks, slots: Slots, reg: Int64, replica: int, slot: int, hits: int
+) -> None:
     """Gives the ``hits`` blocks of the lookup just made to a slot that holds none."""
     for i in range(hits):
-        block = blocks.found[i]
+        block = blocks.found[replica * config.table_width + i]
         if blocks.references[block] == 0:
             unlink(blocks, block)
             reg[FREE_BLOCKS] -= 1
@@ -146,6 +130,7 @@ def take_hits_of_one_group(config: Config, blocks: Blocks, slots: Slots, reg: In
     slots.held[slot] = hits
     slots.room[slot] = hits * config.block_size
     slots.cached[slot] = hits
+    drop_found(reg)
 
 
 @inner
@@ -192,6 +177,7 @@ def grow_one_group(
             if blocks.hash[block] != NEVER:
                 if config.host_blocks > 0:
                     keep_on_host(config, blocks.host, replica, blocks.hash[block])
+                forget_found(config, blocks, reg, replica, block)
                 forget(blocks, replica * (mask + 1), mask, block)
             blocks.references[block] = 1
             blocks.table[slot * config.table_width + i] = block
@@ -212,6 +198,7 @@ def give_back(config: Config, blocks: Blocks, reg: Int64, replica: int, block: i
     if blocks.references[block] > 0:
         return front
     reg[FREE_BLOCKS] += 1
+    note_freed(config, blocks, reg, replica, block)
     if blocks.hash[block] == NEVER and not config.frees_in_order:
         link_between(blocks, block, front, blocks.next[front])
         return block

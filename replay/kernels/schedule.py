@@ -319,7 +319,7 @@ def schedule_waiting(
         total = requests.prompt_tokens[r] + outcome.generated[r]
         hits, free_hits, first_live = 0, 0, 0
         if config.prefix_caching:
-            hits, free_hits, first_live = lookup(config, requests, state.blocks, replica, r, total, mask)
+            hits, free_hits, first_live = lookup(config, requests, state.blocks, reg, replica, r, total, mask)
         on_host = 0
         if config.prefix_caching and config.host_blocks > 0:
             end = (total - 1) // config.block_size
@@ -352,7 +352,7 @@ def schedule_waiting(
         reg[WAITING] -= 1
         slot = place(config, requests, state, reg, first, r, hit_tokens)
         if config.prefix_caching:
-            take_hits(config, state.blocks, slots, reg, slot, hits, first_live)
+            take_hits(config, state.blocks, slots, reg, replica, slot, hits, first_live)
             outcome.hit_tokens[r] += hit_tokens
             reg[HIT_TOKENS] += hit_tokens
             if on_host > 0:

@@ -66,8 +66,12 @@ GAP_BINS = (63 - GAP_BITS) << GAP_BITS
     PREFILLING_TOKENS,  # prompt tokens of the requests without a first token; kept where max_num_queued_tokens is set
     GONE,  # requests of the running list whose clients gave up
     CHANGED,  # 1: requests left the running list other than by finishing, for schedulers with a memory of their own
+    HEAD_REQUEST,  # whose cached prefix ``Blocks.found`` holds, or NEVER (see ``replay.kernels.head_memo``)
+    HEAD_HITS,  # blocks of it
+    HEAD_FREE_HITS,  # those of them that lie in the free list
+    LOOKUPS,  # names sought in the prefix cache for waiting requests; counted where there is one full group
     REGS,
-) = range(32)
+) = range(36)
 
 # Columns of ``meters``: time-weighted sums of one replica, in ps times the unit.
 BUSY, USED_BLOCKS, RUNNING_REQUESTS, METERS = range(4)
@@ -293,7 +297,8 @@ class Blocks(NamedTuple):
     twin_previous: Int32
     bucket_key: Int64
     bucket_block: Int32
-    found: Int32  # blocks of the last lookup
+    found: Int32  # blocks of the last lookup, a row a replica; those of several groups share the first row
+    found_at: Int32  # the place in its replica's row where a block was last put
     host: HostTier
 
 
@@ -416,7 +421,8 @@ def new_state(config: Config, n: int) -> State:
             twin_previous=np.full(blocks, NEVER, i32),
             bucket_key=np.zeros(buckets, i64),
             bucket_block=np.full(buckets, NEVER, i32),
-            found=np.zeros(row, i32),
+            found=np.zeros(config.replicas * row if caching else 0, i32),
+            found_at=np.full(blocks, NEVER, i32),
             host=new_host_tier(config),
         ),
         meters=new_meters(config, regs),
@@ -462,7 +468,7 @@ def new_registers(config: Config) -> Int64:
     regs = np.zeros((config.replicas, REGS), np.int64)
     regs[:, NEXT_EVENT] = FAR
     regs[:, FREE_BLOCKS] = config.num_blocks
-    regs[:, HEAD] = regs[:, TAIL] = NEVER
+    regs[:, HEAD] = regs[:, TAIL] = regs[:, HEAD_REQUEST] = NEVER
     regs[:, FREE_SLOTS] = config.max_num_seqs
     regs[:, SCORED_END] = FAR
     return regs
