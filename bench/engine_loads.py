@@ -12,6 +12,7 @@ from replay.workload import PrefixBlocks, Workload
 
 PROMPT_MEAN, OUTPUT_MEAN, SIGMA = 512, 256, 0.8
 TURNS, TURN_TOKENS, BLOCK_TOKENS = 8, 512, 64
+READERS, DOCUMENT_TOKENS = 16, 32_768
 PS_PER_S = 1e12
 
 
@@ -55,6 +56,21 @@ def turns_as_blocks(n: int, rate_rps: float) -> Workload:
     place = np.arange(start[-1]) - np.repeat(start[:-1], counts)
     ids = np.repeat(load.session, counts) * 1000 + place
     return replace(load, prefix=PrefixBlocks(start, ids, BLOCK_TOKENS))
+
+
+def documents_in_a_rush(n: int, rate_rps: float) -> Workload:
+    """Questions of 512 tokens on average about documents of 32,768, sixteen in a row to a document, with
+    answers of 1,024, at twice the rate: the queue's head nearly always waits for memory."""
+    load = chat(n, 2 * rate_rps)
+    counts = np.full(n, DOCUMENT_TOKENS // BLOCK_TOKENS)
+    start = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    ids = (np.arange(n)[:, None] // READERS * counts[0] + np.arange(counts[0])).reshape(-1)
+    return replace(
+        load,
+        prompt_tokens=DOCUMENT_TOKENS + load.prompt_tokens,
+        output_tokens=4 * load.output_tokens,
+        prefix=PrefixBlocks(start, ids, BLOCK_TOKENS),
+    )
 
 
 def turns_in_a_closed_loop(n: int, rate_rps: float) -> Workload:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine_loads import chat, turns_as_blocks, turns_as_texts, turns_in_a_closed_loop
+from engine_loads import chat, documents_in_a_rush, turns_as_blocks, turns_as_texts, turns_in_a_closed_loop
 from engine_twins import twin_steps_per_s
 
 from replay.deployment import Deployment, resolve_deployment
@@ -63,6 +63,7 @@ LOOPS = (
     Loop("static batches of 64", "static", {"max_num_seqs": 64}),
     Loop("prefix cache, block ids", load=turns_as_blocks),
     Loop("prefix cache, turns of sessions", load=turns_as_texts),
+    Loop("prefix cache, blocked head", load=documents_in_a_rush),
     Loop("prefix cache, 16 GiB host tier", knobs={"kv_offload_gib": 16.0}, load=turns_as_blocks),
     Loop("sglang radix cache", "sglang", {"max_tokens_default": 256}, load=turns_as_texts),
     Loop(
