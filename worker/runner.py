@@ -253,34 +253,14 @@ def _replaying(what: str) -> str:
 
 
 def warm_up() -> float:
-    """Compiles every kernel that a job needs, or loads them from the cache; the seconds it took."""
+    """Compiles the loops of all engines, or loads them from the cache; the seconds it took."""
     import time
+    from collections import deque
 
-    import numpy as np
-
-    from replay.deployment import resolve_deployment
-    from replay.hardware.catalogue import shipped_catalogue
-    from replay.simulate import simulate
-    from replay.specs import DeploymentSpec
-    from replay.workload import Workload
+    from replay.first_runs import run_each_loop
 
     started = time.perf_counter()
-    catalogue = shipped_catalogue()
-    lengths = np.full(4, 16, dtype=np.int64)
-    workload = Workload(np.arange(4, dtype=np.int64) * 10**9, lengths, lengths, span_s=1.0)
-    cases: tuple[dict[str, Any], ...] = (
-        {"router": "round_robin"},
-        {"router": "least_outstanding"},
-        {"engine": {"overrides": {"long_prefill_token_threshold": 8}}},  # the general loop
-        {"engine": {"preset": "static"}},
-        {"engine": {"preset": "vllm-v0"}},
-    )
-    for case in cases:
-        spec = DeploymentSpec.model_validate(
-            {"model": "meta-llama/Meta-Llama-3-8B", "gpu": "H100-SXM", "replicas": 2, **case}
-        )
-        deployment = resolve_deployment(spec, catalogue.model(spec.model), catalogue.gpu(spec.gpu))
-        simulate(workload, deployment)
+    deque(run_each_loop(), maxlen=0)
     return time.perf_counter() - started
 
 
