@@ -11,10 +11,10 @@ import time
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["NUMBA_CACHE_DIR"] = folder
-        from replay.first_runs import run_each_loop
+        from replay.first_runs import LOOPS, run_loops
 
         first = started = time.process_time()
-        for name in run_each_loop():
+        for name in run_loops(LOOPS):
             ended = time.process_time()
             print(f"{name:24} {ended - started:6.1f} s", flush=True)
             started = ended

@@ -131,7 +131,7 @@ class Settings(BaseSettings):
     worker_queues: tuple[Literal["replay", "control"], ...] = Field(
         default=("replay", "control"), description="Queues a worker consumes, as a JSON list"
     )
-    worker_warmup: bool = Field(default=True, description="Compile the kernels when a job process starts")
+    worker_warmup: bool = Field(default=True, description="Compile the common kernels when a job process starts")
 
     @field_validator(
         "worker_concurrency", "worker_memory_limit_mib", "metrics_port", "worker_metrics_port", mode="before"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,9 @@ from replay.specs import DeploymentSpec
 from replay.workload import Workload
 
 LOOPS: dict[str, dict[str, Any]] = {
-    "general": {"engine": {"preset": "vllm-0.11", "overrides": {"long_prefill_token_threshold": 8}}},
     "fast": {},
     "fast, replicas coupled": {"replicas": 2, "router": "least_outstanding"},
+    "general": {"engine": {"preset": "vllm-0.11", "overrides": {"long_prefill_token_threshold": 8}}},
     "lockstep": {
         "model": "mistralai/Mixtral-8x7B-Instruct-v0.1",
         "engine": {"preset": "vllm-0.11", "overrides": {"data_parallel_size": 2}},
@@ -30,7 +30,9 @@ LOOPS: dict[str, dict[str, Any]] = {
     "tgi-v3": {"engine": {"preset": "tgi-v3"}},
     "tgi-v2": {"engine": {"preset": "tgi-v2"}},
 }
-"""A deployment for each loop, beside the model and the GPU where it names none."""
+"""A deployment for each loop, beside the model and the GPU where it names none. The most used come first."""
+COMMON = tuple(LOOPS)[:3]
+"""What nearly every job of vLLM replays in."""
 
 
 def deployment_of(case: dict[str, Any]) -> Deployment:
@@ -40,10 +42,10 @@ def deployment_of(case: dict[str, Any]) -> Deployment:
     return resolve_deployment(spec, catalogue.model(spec.model), catalogue.gpu(spec.gpu))
 
 
-def run_each_loop() -> Iterator[str]:
-    """The names of ``LOOPS``, each once its loop has run."""
+def run_loops(names: Iterable[str]) -> Iterator[str]:
+    """The names, of ``LOOPS``, each once its loop has run."""
     lengths = np.full(4, 16, dtype=np.int64)
     workload = Workload(np.arange(4, dtype=np.int64) * 10**9, lengths, lengths, span_s=1.0)
-    for name, case in LOOPS.items():
-        simulate(workload, deployment_of(case))
+    for name in names:
+        simulate(workload, deployment_of(LOOPS[name]))
         yield name

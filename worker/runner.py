@@ -252,15 +252,15 @@ def _replaying(what: str) -> str:
     return f"{once}replaying {what}"
 
 
-def warm_up() -> float:
-    """Compiles the loops of all engines, or loads them from the cache; the seconds it took."""
+def warm_up(*, everything: bool) -> float:
+    """Compiles the loops of all engines, or only the common ones, or loads them from the cache; the seconds it took."""
     import time
     from collections import deque
 
-    from replay.first_runs import run_each_loop
+    from replay.first_runs import COMMON, LOOPS, run_loops
 
     started = time.perf_counter()
-    deque(run_each_loop(), maxlen=0)
+    deque(run_loops(LOOPS if everything else COMMON), maxlen=0)
     return time.perf_counter() - started
 
 

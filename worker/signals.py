@@ -37,7 +37,7 @@ def _compile() -> None:
     from worker.runner import warm_up
 
     try:
-        log.info("worker.warm", seconds=round(warm_up(), 3))
+        log.info("worker.warm", seconds=round(warm_up(everything=False), 3))
     except Exception:
         log.exception("worker.warm_up_failed")
 

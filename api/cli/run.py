@@ -226,7 +226,7 @@ def warm_up() -> float:
     """Compiles every kernel into the cache; the seconds it took."""
     from worker.runner import warm_up as compile_kernels
 
-    return compile_kernels()
+    return compile_kernels(everything=True)
 
 
 def write_timeline(document: dict[str, Any], path: Path) -> None:

@@ -20,7 +20,7 @@ def compiled_kernels() -> None:
     """Kernels in the cache that the workers share: no test is to wait for a compiler while it watches a job."""
     from worker.runner import warm_up
 
-    warm_up()
+    warm_up(everything=False)
 
 
 @pytest.fixture(params=["embedded", SERVER])
