@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,18 @@ def refusal(code: str, detail: str, cure: str, *, row: int | None = None, column
     line = None if row is None else row + 1
     fault = FieldError(detail, field="measurements", line=line, column=column, cure=cure)
     return TraceError(f"calibration.{code}", detail, [fault])
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Refusals within name the file: a form has up to 20 of them."""
+    try:
+        yield
+    except TraceError as error:
+        if path.name in error.detail:
+            raise
+        faults = [replace(one, detail=f"{path.name}: {one.detail}") for one in error.errors]
+        raise TraceError(error.code, f"{path.name}: {error.detail}", faults) from error
 
 
 def head(path: Path) -> bytes:

@@ -14,11 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from replay.calibration.applied import with_parameters
+from replay.calibration.files import refusal
 from replay.calibration.runs import MeasuredRun
 from replay.calibration.step_fit import check_plausible
 from replay.deployment import Deployment
 from replay.errors import FieldError, SpecError, TraceError
+from replay.hardware.catalogue import shipped_catalogue
+from replay.hardware.entries import ModelSpec
 from replay.simulate import simulate
+from replay.workload import Workload
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -60,7 +64,9 @@ class RunFit:
 
 
 def fit_runs(runs: Sequence[MeasuredRun], deployment: Deployment, progress: Callable[[float], None]) -> RunFit:
-    """Raises TraceError ``calibration.implausible`` and ``calibration.range``; SpecError where a run does not fit."""
+    """Raises TraceError ``calibration.implausible``, ``range``, ``model``, ``twice`` and ``same_prompts``; SpecError
+    where a run does not fit."""
+    _check_apart(runs, deployment)
     blocks: list[_Block] = []
     total, done = len(runs) * len(FACTORS), 0
     for number, run in enumerate(runs):
@@ -102,6 +108,46 @@ def fit_runs(runs: Sequence[MeasuredRun], deployment: Deployment, progress: Call
         left_out="run" if several else "fifth of the run",
         points=tuple((one.label, one.measured["e2e_s"], one.at("e2e_s", factor)) for one in blocks),
     )
+
+
+def _check_apart(runs: Sequence[MeasuredRun], deployment: Deployment) -> None:
+    """Refuses runs of another model, one run given twice, and runs that a prefix cache answered from earlier ones."""
+    for run in runs:
+        for name in run.models:
+            if _is_another(name, deployment.model):
+                detail = f"{run.name} was measured with {name[:100]}, not with {deployment.model.key}"
+                raise refusal("model", detail, "name the model that was measured")
+    for index, run in enumerate(runs):
+        for earlier in runs[:index]:
+            if np.array_equal(run.e2e_s, earlier.e2e_s, equal_nan=True):
+                detail = f"{run.name} and {earlier.name} hold the same latencies"
+                raise refusal("twice", detail, "give each measurement once")
+            if deployment.engine.enable_prefix_caching and _same_prompts(run.workload, earlier.workload):
+                detail = (
+                    f"{run.name} and {earlier.name} sent prompts of the same lengths in the same order, as one seed "
+                    "draws them: the prefix cache answers the second run from the first"
+                )
+                cure = (
+                    "give each run another --seed; where the server was started anew in between, or caches no "
+                    "prefixes, set enable_prefix_caching=false"
+                )
+                raise refusal("same_prompts", detail, cure)
+
+
+def _is_another(name: str, model: ModelSpec) -> bool:
+    """Whether the catalogue knows ``name`` as a model of another shape; a server may serve under any name."""
+    try:
+        known = shipped_catalogue().model(name)
+    except SpecError:
+        return False
+    return (known.num_layers, known.hidden_size) != (model.num_layers, model.hidden_size)
+
+
+def _same_prompts(one: Workload, other: Workload) -> bool:
+    """Whether the shorter of both begins the longer; lengths that are all alike tell nothing."""
+    n = min(one.n, other.n)
+    lengths = one.prompt_tokens[:n]
+    return bool(np.array_equal(lengths, other.prompt_tokens[:n]) and (lengths != lengths[0]).any())
 
 
 def _simulated(run: MeasuredRun, deployment: Deployment, factor: float) -> dict[str, Float64Array]:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from replay.calibration.files import content, head, json_documents, refusal
+from replay.calibration.files import content, head, json_documents, naming, refusal
 from replay.errors import TraceError
 from replay.specs import Transform
 from replay.traces.ingest import ingest
@@ -29,6 +29,7 @@ Float64Array = npt.NDArray[np.float64]
 
 LEAST_REQUESTS = 20
 MAX_FAILED_SHARE = 0.02
+MAX_CACHED_SHARE = 0.02
 _TOKENS_PER_CHUNK = 1.3
 """Above it chunks carry several tokens; speculative decoding and batching of the stream both look like this."""
 
@@ -42,6 +43,8 @@ class MeasuredRun:
     ttft_s: Float64Array
     e2e_s: Float64Array
     notes: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    """Names of the models that the file says answered."""
 
     @property
     def itl_s(self) -> Float64Array:
@@ -54,8 +57,13 @@ def read_run(path: Path, options: IngestOptions | None = None) -> MeasuredRun:
     """A run from a file of any trace format that carries latencies.
 
     Raises:
-        TraceError: as the readers do; ``calibration.*`` for latencies that cannot be or are too few.
+        TraceError: as the readers do; ``calibration.*`` for latencies that cannot be or are too few. Names the file.
     """
+    with naming(path):
+        return _read(path, options)
+
+
+def _read(path: Path, options: IngestOptions | None) -> MeasuredRun:
     _check_bench(path)
     with tempfile.TemporaryDirectory(prefix="capreplay-") as folder:
         canonical = Path(folder) / "trace.parquet"
@@ -70,14 +78,16 @@ def read_run(path: Path, options: IngestOptions | None = None) -> MeasuredRun:
     )
     if frame.height != workload.n:
         raise RuntimeError("the workload and the measured requests differ: this is a defect of the reader")
-    ok = (frame["status"] == "ok").to_numpy() & (workload.output_tokens > 0)
+    ok = (frame["status"].cast(pl.String).fill_null("ok") == "ok").to_numpy() & (workload.output_tokens > 0)
     ttft_s, e2e_s = (
         np.where(ok, frame[name].cast(pl.Float64).fill_null(np.nan).to_numpy() / 1e9, np.nan)
         for name in ("source_ttft_ns", "source_e2e_ns")
     )
     _check_latencies(path.name, workload, ok, ttft_s, e2e_s)
+    _check_cached(path.name, workload, int(frame["cached_tokens"].sum()))
     notes = tuple(f"{path.name}: {one}" for one in report.warnings if "in flight" in one)
-    return MeasuredRun(path.name, workload, ttft_s, e2e_s, notes)
+    models = tuple(frame["model"].cast(pl.String).drop_nulls().unique(maintain_order=True).to_list())
+    return MeasuredRun(path.name, workload, ttft_s, e2e_s, notes, models)
 
 
 def _ingested(path: Path, canonical: Path, options: IngestOptions | None) -> IngestReport:
@@ -108,6 +118,13 @@ def _check_latencies(name: str, workload: Workload, ok: Any, ttft_s: Float64Arra
         row = int(np.flatnonzero(bad)[0])
         detail = f"{name}: request {row + 1} has TTFT {ttft_s[row]:g} s and E2E {e2e_s[row]:g} s"
         raise refusal("latency", detail, "latencies are above 0, and the first token comes before the last")
+
+
+def _check_cached(name: str, workload: Workload, cached_tokens: int) -> None:
+    share = cached_tokens / int(workload.prompt_tokens.sum())
+    if workload.prefix is None and share > MAX_CACHED_SHARE:
+        detail = f"{name}: {100 * share:.0f} % of the prompt tokens came from the prefix cache, and the file does not say which"
+        raise refusal("cached", detail, "measure with prompts that share no text, or with prefix caching off")
 
 
 def _check_bench(path: Path) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from replay.calibration.files import content, head, json_documents, refusal
+from replay.calibration.files import content, head, json_documents, naming, refusal
 from replay.calibration.user import Phase
 
 Int64Array = npt.NDArray[np.int64]
@@ -84,8 +84,13 @@ def read_steps(path: Path) -> Steps | None:
     """The steps of a file; ``None`` where it is no table of steps.
 
     Raises:
-        TraceError: ``calibration.*`` for a table whose figures cannot be; names row, column and cure.
+        TraceError: ``calibration.*`` for a table whose figures cannot be; names file, row, column and cure.
     """
+    with naming(path):
+        return _read(path)
+
+
+def _read(path: Path) -> Steps | None:
     frame = _frame(path)
     if frame is None:
         return None

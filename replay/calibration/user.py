@@ -193,6 +193,9 @@ class UserCalibration(_Part):
         p95 = {one.phase: one.p95 for one in self.errors if one.n >= FEWEST_OF_A_PHASE}
         if "prefill" in p95 and "decode" in p95:
             figures += f" (prefill p95 {p95['prefill']:.1%}, decode p95 {p95['decode']:.1%})"
+        of_requests = [next((one.p95 for one in self.errors if what in one.what), None) for what in ("TTFT", "ITL")]
+        if "E2E" in shown.what and None not in of_requests:
+            figures += f" (TTFT p95 {of_requests[0]:.1%}, ITL p95 {of_requests[1]:.1%})"
         return f"{shown.what} as measured on this deployment: {figures.replace('%', ' %')}"
 
 

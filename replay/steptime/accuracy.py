@@ -178,11 +178,11 @@ class QuotedError:
 
 def quoted_error(sentence: str) -> QuotedError | None:
     """The error that an ``error_sentence`` quotes: the p95 of single steps (of ``p95 14 to 15 %`` the latter), of each
-    phase where both are stated; or that of measured runs or published benchmarks where it is larger. ``None``: it
-    quotes none."""
+    phase where both are stated (of requests TTFT for prefill, ITL for decode); or that of measured runs or published
+    benchmarks where it is larger. ``None``: it quotes none."""
     steps = re.findall(r", p95 (?:[\d.]+ to )?([\d.]+) %", sentence)
     served = re.findall(rf"(?:measured runs? within |{WITHIN} )([\d.]+) %", sentence)
-    phases = re.search(r"\(prefill p95 ([\d.]+) %, decode p95 ([\d.]+) %\)", sentence)
+    phases = re.search(r"\((?:prefill|TTFT) p95 ([\d.]+) %, (?:decode|ITL) p95 ([\d.]+) %\)", sentence)
     if not steps and not served:
         return None
     kinds = [[phase] for phase in phases.groups()] if phases else [steps, steps]

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from measurement_files import BENCHED, bench
+from measurement_files import BENCHED, bench, deployment_of
 from trace_makers import MAKERS, calls
 
 from api.cli.group import cli
 from replay.calibration.fit import calibrate
 from replay.calibration.runs import read_run
-from replay.errors import ReplayError
+from replay.errors import ReplayError, TraceError
+from replay.steptime.accuracy import quoted_error
 
 TODAY = date(2026, 11, 29)
 
@@ -75,6 +76,7 @@ def times(factor: float) -> Any:
          "calibration.tokens_per_chunk"),
         (poisoned(itls=lambda rows: None), "calibration.no_detail"),
         (poisoned(errors=lambda rows: ["timeout"] * 4 + rows[4:]), "calibration.failed"),
+        (poisoned(model_id=lambda _: "meta-llama/Llama-3.1-70B-Instruct"), "calibration.model"),
         (bench(4.0, n=10), "calibration.too_few"),
         (bench(4.0, n=40, factor=2.5), "calibration.range"),
     ],
@@ -84,6 +86,80 @@ def test_poison_is_refused_with_the_reason(tmp_path: Path, document: dict[str, A
         calibrate(written(tmp_path, document), BENCHED, today=TODAY)
     assert refused.value.code == code
     assert refused.value.errors[0].cure
+
+
+@pytest.mark.parametrize("name", ["my-own-name", "Qwen/Qwen3-14B-FP8", "Qwen3-14B"])
+def test_a_server_may_serve_its_model_under_any_name(tmp_path: Path, name: str) -> None:
+    calibrate(written(tmp_path, poisoned(model_id=lambda _: name)), BENCHED, today=TODAY)
+
+
+def test_two_runs_of_one_seed_are_refused_where_a_prefix_cache_may_hold_the_first(tmp_path: Path) -> None:
+    runs = written(tmp_path, bench(1.0, n=60), bench(3.0, n=60))
+    with pytest.raises(TraceError) as refused:
+        calibrate(runs, BENCHED, today=TODAY)
+    assert refused.value.code == "calibration.same_prompts"
+    assert "--seed" in str(refused.value.errors[0].cure)
+    off = deployment_of(engine={"overrides": {"enable_prefix_caching": False}})
+    assert calibrate(runs, off, today=TODAY).value("kernels_factor") == pytest.approx(1.12, rel=0.03)
+
+
+def test_one_run_in_two_spellings_counts_once(tmp_path: Path) -> None:
+    (one,) = written(tmp_path, bench(4.0, n=40))
+    other = tmp_path / "again.json"
+    other.write_text(json.dumps(json.loads(one.read_text()), indent=1))
+    with pytest.raises(TraceError) as refused:
+        calibrate([one, other], BENCHED, today=TODAY)
+    assert refused.value.code == "calibration.twice"
+
+
+def test_a_trace_without_status_and_latencies_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n" + "1,500,11\n" * 30)
+    with pytest.raises(TraceError) as refused:
+        read_run(path)
+    assert refused.value.code == "calibration.too_few"
+
+
+def test_tokens_from_a_prefix_cache_that_the_file_does_not_place_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    records = json.loads(MAKERS["inference-perf"](calls(60)))
+    for record in records:
+        prompt, output = record["info"]["input_tokens"], record["info"]["output_tokens"]
+        usage = {"prompt_tokens": prompt, "completion_tokens": output}
+        usage["prompt_tokens_details"] = {"cached_tokens": prompt // 5}
+        record["info"]["response_metrics"] = {
+            "server_usage": usage,
+            "output_token_times": [record["start_time"] + 0.1, record["end_time"]],
+        }
+    path.write_text(json.dumps(records))
+    with pytest.raises(TraceError) as refused:
+        read_run(path)
+    assert refused.value.code == "calibration.cached"
+    assert "20 %" in refused.value.detail
+
+
+def test_a_refusal_names_the_file(tmp_path: Path) -> None:
+    good, bad = written(tmp_path, bench(4.0, n=40), {})
+    bad.write_bytes(b"a,b\n\0\0\n")
+    with pytest.raises(TraceError) as refused:
+        calibrate([good, bad], BENCHED, today=TODAY)
+    assert refused.value.detail.startswith("run1.json: ")
+    assert refused.value.errors[0].detail.startswith("run1.json: ")
+    table = tmp_path / "steps.csv"
+    table.write_text("prefill_tokens,time_s\n100,-1\n")
+    with pytest.raises(TraceError, match=r"^steps\.csv: row 1"):
+        calibrate([table], BENCHED, today=TODAY)
+
+
+def test_plans_take_the_errors_of_ttft_and_itl_not_of_e2e_alone(tmp_path: Path) -> None:
+    document = poisoned(input_lens=lambda rows: [count // 4 for count in rows])  # what a prefix cache does, reversed
+    found = calibrate(written(tmp_path, document), BENCHED, today=TODAY)
+    p95 = {one.what[5:8]: one.p95 for one in found.errors}
+    quoted = quoted_error(found.stated_error)
+    assert quoted is not None
+    assert quoted.prefill == pytest.approx(p95["TTF"], abs=1e-3)
+    assert quoted.decode == pytest.approx(p95["ITL"], abs=1e-3)
+    assert quoted.prefill > 2 * p95["E2E"]
 
 
 def test_the_verb_and_a_replay_with_its_file(tmp_path: Path) -> None:
