@@ -38,11 +38,11 @@ HOW_SURE = {
 """How sure step times are, by provenance."""
 
 
-def quantity(seconds: float) -> str:
+def quantity(seconds: float, digits: int = 3) -> str:
     """``38.4 ms`` or ``2.35 s``: three significant digits."""
     if seconds < 1.0:
-        return f"{seconds * 1e3:.3g} ms"
-    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:.0f} s"
+        return f"{seconds * 1e3:.{digits}g} ms"
+    return f"{seconds:.{digits}g} s" if seconds < 1000 else f"{seconds:.0f} s"
 
 
 def deployment_text(gpu: str, tp: int, replicas: int, ranks: int = 1) -> str:
@@ -103,6 +103,12 @@ def rejected_sentence(rejected: Mapping[str, int], requests: int, deployment: De
     return sentence
 
 
+def _apart(value_s: float, threshold_s: float) -> str:
+    """The value, with as many digits as tell it from the threshold."""
+    texts = (quantity(value_s, digits) for digits in range(3, 10))
+    return next((text for text in texts if text != quantity(threshold_s)), quantity(value_s))
+
+
 def unmet_sentence(point: CurvePoint) -> str:
     """Why a replayed count fails."""
     if point.saturated and point.load_factor is not None:
@@ -110,7 +116,7 @@ def unmet_sentence(point: CurvePoint) -> str:
     if point.finished == 0 and not point.rejected:
         return "the load takes too long to drain, so latencies were not computed"
     missed = [
-        f"{row.name} is {quantity(row.value_s)} against {quantity(row.threshold_s)}"
+        f"{row.name} is {_apart(row.value_s, row.threshold_s)} against {quantity(row.threshold_s)}"
         for row in point.objectives
         if not row.met and row.value_s is not None
     ]

@@ -8,7 +8,8 @@ from planning_doubles import make_plan, make_result, make_workload
 from replay.deployment import Deployment, resolve_deployment
 from replay.planning.figures import curve_point, figure, operating, summarise_workload
 from replay.planning.idle import idle_value_s
-from replay.planning.wording import objective_text, quantity
+from replay.planning.parts import CurvePoint, ObjectiveOutcome
+from replay.planning.wording import objective_text, quantity, unmet_sentence
 from replay.specs import Objective, parse_objective
 from replay.workload import Workload
 
@@ -112,4 +113,14 @@ def test_words() -> None:
     assert quantity(0.0384) == "38.4 ms"
     assert quantity(2.0) == "2 s"
     assert quantity(12345.6) == "12346 s"
+
+
+def test_a_value_just_over_its_limit_is_told_from_it() -> None:
+    row = ObjectiveOutcome(
+        name="ttft_p99", metric="ttft", percentile=99, threshold_s=1.0, value_s=1.0004, met=False, margin=-0.0004
+    )
+    point = CurvePoint(
+        replicas=1, gpus=1, load_factor=0.5, saturated=False, passed=False, objectives=(row,), finished=9
+    )
+    assert unmet_sentence(point) == "ttft_p99 is 1.0004 s against 1 s"
     assert objective_text(Objective(metric="itl", percentile=None, threshold_s=0.05)) == "itl_mean <= 50 ms"
