@@ -123,7 +123,7 @@ def _check_latencies(name: str, workload: Workload, ok: Any, ttft_s: Float64Arra
 def _check_cached(name: str, workload: Workload, cached_tokens: int) -> None:
     share = cached_tokens / int(workload.prompt_tokens.sum())
     if workload.prefix is None and share > MAX_CACHED_SHARE:
-        detail = f"{name}: {100 * share:.0f} % of the prompt tokens came from the prefix cache, and the file does not say which"
+        detail = f"{name}: {100 * share:.0f} % of the prompt tokens were cached, and the file does not say which"
         raise refusal("cached", detail, "measure with prompts that share no text, or with prefix caching off")
 
 

@@ -33,7 +33,8 @@ MOST_REPLAYS = 6
 @dataclass(frozen=True)
 class ErrorBand:
     """Shares: steps with prompt tokens are off by up to ``prefill``, of decodes alone by up to ``decode``, KV blocks by
-    up to ``kv_blocks``."""
+    up to ``kv_blocks``. Those of steps are shares of what was measured, |predicted / measured - 1|: where they are e, a
+    step may take 1 / (1 - e) times as long as predicted."""
 
     prefill: float
     decode: float
@@ -47,12 +48,22 @@ class ErrorBand:
     def text(self, *, slower: bool) -> str:
         """``steps 8.8 % longer and a KV cache 0.6 % smaller``."""
         end = "longer" if slower else "shorter"
-        parts = [f"steps {100 * self.step_time:.3g} % {end}"] if self.step_time else []
+        both, prefill, decode = (
+            f"{100 * abs(step_factor(error, slower=slower) - 1.0):.3g} %"
+            for error in (self.step_time, self.prefill, self.decode)
+        )
+        parts = [f"steps {both} {end}"] if self.step_time else []
         if self.prefill != self.decode:
-            parts = [f"prefill steps {100 * self.prefill:.3g} % and decode steps {100 * self.decode:.3g} % {end}"]
+            parts = [f"prefill steps {prefill} and decode steps {decode} {end}"]
         if self.kv_blocks:
             parts.append(f"a KV cache {100 * self.kv_blocks:.2g} % {'smaller' if slower else 'larger'}")
         return " and ".join(parts)
+
+
+def step_factor(error: float, *, slower: bool) -> float:
+    """How many times as long as predicted a step may take whose prediction is off by ``error``, below 1, of what was
+    measured. The shorter end counts ``error`` as one of throughput, which is the outer of the two."""
+    return 1.0 / (1.0 - error) if slower else 1.0 - error
 
 
 def error_band(deployment: Deployment) -> ErrorBand | None:
@@ -84,7 +95,9 @@ def at_edge(deployment: Deployment, band: ErrorBand, *, slower: bool) -> Deploym
     blocks = max(0, math.floor(deployment.memory.kv_blocks * (1.0 - sign * band.kv_blocks)))
     return replace(
         deployment,
-        step_time=_by_phase(deployment, 1.0 + sign * band.prefill, 1.0 + sign * band.decode),
+        step_time=_by_phase(
+            deployment, step_factor(band.prefill, slower=slower), step_factor(band.decode, slower=slower)
+        ),
         memory=deployment.memory.model_copy(update={"kv_blocks": blocks}),
         decode=None if deployment.decode is None else at_edge(deployment.decode, band, slower=slower),
     )
@@ -205,7 +218,7 @@ class CertaintySearch:
                     f"idle replica, against {quantity(objective.threshold_s)}."
                 )
         seen: dict[int, CurvePoint] = {}
-        start = max(self.replicas, math.ceil(self.replicas * (1.0 + band.step_time)) - 1)
+        start = max(self.replicas, math.ceil(self.replicas * step_factor(band.step_time, slower=True)) - 1)
         failing, passing = self._narrow(edge, seen, failing=self.replicas - 1, passing=None, start=start)
         if passing == self.replicas:
             return passing, f"With {what}, {_replicas(passing)} still meet{'s' * (passing == 1)} every objective."
