@@ -260,7 +260,7 @@ def residuals(points: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
         data.append({"type": "scatter", "mode": "markers", "name": name, "x": x, "y": y, "marker": _point(i)})
     more = {
         "xaxis": _decades([1e3 * measured for pairs in points.values() for measured, _ in pairs]),
-        "yaxis": {"tickformat": ".0%", "zeroline": True, "zerolinecolor": "#555555", "rangemode": "normal"},
+        "yaxis": {"tickformat": "~%", "zeroline": True, "zerolinecolor": "#555555", "rangemode": "normal"},
     }
     return {"data": data, "layout": layout("measured, ms (log scale)", "predicted over measured - 1", **more)}
 

@@ -29,6 +29,7 @@ from models.principal import Principal
 from models.use_cases import calibrations as use_cases
 from models.use_cases.calibrations import KeptCalibration
 from replay.calibration.request import MAX_BYTES, MAX_FILES, MeasuredDeployment
+from replay.errors import FieldError
 from replay.faults import plain_faults
 
 router = APIRouter(prefix="/v1", tags=["calibrations"], route_class=StrictRoute)
@@ -116,7 +117,13 @@ def _deployment(text: str) -> MeasuredDeployment:
         detail, cure = "the deployment is missing", 'say what was measured: {"model": ..., "gpu": ..., "tp": ...}'
         raise form_refusal("deployment", detail, cure)
     try:
-        return MeasuredDeployment.model_validate(parse_json(text.encode()))
+        document = parse_json(text.encode())
+    except InvalidError as error:
+        said = error.detail.replace("the body", "the deployment", 1)
+        cure = 'give JSON: {"model": ..., "gpu": ..., "tp": ...}'
+        raise InvalidError(said, code=error.code, errors=[FieldError(said, "deployment", cure=cure)]) from None
+    try:
+        return MeasuredDeployment.model_validate(document)
     except ValidationError as error:
         faults = [replace(one, field=f"deployment.{one.field}") for one in plain_faults(error.errors())]
         raise InvalidError(f"{faults[0].field}: {faults[0].detail}", code="validation", errors=faults) from None

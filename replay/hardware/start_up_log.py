@@ -79,6 +79,7 @@ _BANNER_VERSION = re.compile(r"█\s{1,8}version (\d+\.\d+[\w.+]*)")
 _SGLANG_VERSION = re.compile(r"sglang[ =_]*(?:version[ :=]*)?v?(\d+\.\d+\.\d+)", re.IGNORECASE)
 _MAX_LEN = re.compile(r"Using max model len ([0-9]{1,12})")
 _ASYNC = re.compile(r"Asynchronous scheduling is (enabled|disabled)")
+_SPECULATION = re.compile(r"speculative_(?:config|algorithm)['\"]?\s*[=:]\s*(?!None|null|['\"]?\s*[,)}])")
 _DEFAULT_BLOCK_SIZE = 16
 
 
@@ -165,6 +166,7 @@ class _Reader:
         self.concurrency: tuple[int, float] | None = None
         self.is_sglang = False
         self.is_vllm = False
+        self.speculates = False
 
     def read(self, line: str, number: int) -> None:
         if "ServerArgs(" in line or "max_total_num_tokens=" in line:
@@ -177,6 +179,7 @@ class _Reader:
         ):
             self.is_vllm = True
         if _SETTINGS_LINE.search(line):
+            self.speculates = self.speculates or _SPECULATION.search(line) is not None
             for name, value in _pairs(line):
                 self.found[name] = Found(value, number)
         override = _OVERRIDE.search(line) if "Overriding num_gpu_blocks=" in line else None
@@ -228,6 +231,11 @@ class _Reader:
         else:
             notes.append(
                 "SGLang's capacity is replayed from mem_fraction_static: compare kv_tokens with capreplay memory"
+            )
+        if self.speculates:
+            notes.append(
+                "the server decodes speculatively, which is not read from the log: set num_speculative_tokens and "
+                "acceptance_rate, or a replay takes one token a step"
             )
         if self.value_above_one("pp"):
             notes.append(

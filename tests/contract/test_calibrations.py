@@ -67,6 +67,12 @@ def send(site, *files, deployment=SERVER, **more):
     return site.http.post("/v1/calibrations", data=data, files=parts or {"other": b"x"})
 
 
+def test_a_deployment_that_is_no_json_is_named(local, steps):
+    found = problem(send(local, ("steps.csv", steps), deployment="model=x"), 422, "json.invalid")
+    assert found["detail"].startswith("the deployment is not JSON")
+    assert [one["field"] for one in found["errors"]] == ["deployment"]
+
+
 def test_measurements_are_fitted_by_a_job_and_count_from_then_on(local, steps):
     answer = send(local, ("steps.csv", steps), name="my server")
     assert answer.status_code == 202
@@ -192,7 +198,7 @@ def test_a_file_of_no_known_kind_is_refused(local):
     ("changes", "code", "field"),
     [
         ({"deployment": ""}, "calibration.form", "deployment"),
-        ({"deployment": "{"}, "json.invalid", "body"),
+        ({"deployment": "{"}, "json.invalid", "deployment"),
         ({"deployment": {"gpu": "H100-SXM"}}, "validation", "deployment.model"),
         ({"deployment": SERVER | {"replicas": 2}}, "validation", "deployment.replicas"),
         ({"deployment": SERVER | {"gpu": "H100-SXN"}}, "catalogue.unknown_gpu", "gpu"),

@@ -101,3 +101,8 @@ def test_unpriced_candidates_are_not_drawn_as_free() -> None:
 @pytest.mark.parametrize(("span", "unit"), [(60, "seconds"), (3600, "minutes"), (86400, "hours"), (604800, "days")])
 def test_time_axis_suits_the_span(span: float, unit: str) -> None:
     assert figures.time_unit(span)[1] == unit
+
+
+def test_small_residuals_have_ticks_of_their_own() -> None:
+    figure = figures.residuals({"decode": [(0.01, 0.01005), (0.01, 0.00995)]})
+    assert figure["layout"]["yaxis"]["tickformat"] == "~%", "whole per cents would name -0.5 % and -1 % alike"

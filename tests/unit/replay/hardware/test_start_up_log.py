@@ -36,6 +36,16 @@ max_running_requests=2048, context_len=131072, available_gpu_mem=8.11 GB
 """
 
 
+def test_speculative_decoding_is_said_not_to_be_read() -> None:
+    for text in (
+        V1.replace("'max_num_seqs': 256", "'speculative_config': {'method': 'ngram', 'num_speculative_tokens': 3}"),
+        SGLANG.replace("page_size=1", "speculative_algorithm='EAGLE', page_size=1"),
+    ):
+        assert any("num_speculative_tokens" in note for note in read_start_up_log(text).notes)
+    for text in (V1, SGLANG, SGLANG.replace("page_size=1", "speculative_algorithm=None, page_size=1")):
+        assert not any("speculat" in note for note in read_start_up_log(text).notes)
+
+
 def test_vllm_v1_with_ranks_that_differ() -> None:
     log = read_start_up_log(V1, CATALOGUE.model("Qwen/Qwen3-14B"))
     assert {name: found.value for name, found in log.found.items()} == {
