@@ -28,7 +28,7 @@ from replay.calibration.user import (
     deployment_key,
 )
 from replay.deployment import Deployment
-from replay.errors import FieldError, SpecError
+from replay.errors import FieldError, SpecError, TraceError
 from replay.steptime.record import StepTime
 from replay.traces.options import IngestOptions
 
@@ -36,6 +36,8 @@ Float64Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 MAX_RESIDUALS = 300
+UNEXPLAINED = 0.5
+"""Median error of left-out steps from which a table that tells no parameter is refused."""
 
 
 def _nothing(_: float) -> None:
@@ -105,6 +107,8 @@ def _from_steps(steps: Steps, deployment: Deployment, names: tuple[str, ...], to
     design = design_of(steps, deployment.step_time, deployment.engine)
     chosen = choose(steps, design, deployment.step_time)
     fit, checked = chosen.fit, chosen.checked
+    if checked is not None and chosen.shape is None and not any(fit.told[: len(PARAMETERS)]):
+        _check_explained(float(np.median(np.abs(checked.fitted))))
     notes = list(chosen.notes)
     if fit.outliers:
         notes.append(f"{fit.outliers} of {steps.n} measurements agree with no others and counted nothing in the fit.")
@@ -134,6 +138,22 @@ def _from_steps(steps: Steps, deployment: Deployment, names: tuple[str, ...], to
         notes=tuple(notes),
         **({} if chosen.shape is None else {"schema_version": 2, "shape": chosen.shape}),
     )
+
+
+def _check_explained(left_out: float) -> None:
+    """Refuses steps of which nothing was learnt and that the shipped times miss by far: they are of something else.
+
+    Raises:
+        TraceError: ``calibration.unexplained``.
+    """
+    if left_out < UNEXPLAINED:
+        return
+    detail = (
+        f"no parameter can be told from these steps, and the shipped step times miss them by {100 * left_out:.0f} % in "
+        "the median"
+    )
+    cure = "name what was measured (model, GPU type, tp, dtypes), and give steps of several sizes on an idle server"
+    raise TraceError("calibration.unexplained", detail, [FieldError(detail, field="measurements", cure=cure)])
 
 
 def _step_errors(checked: CrossValidated, phases: Sequence[Phase]) -> tuple[ErrorFigures, ...]:

@@ -67,6 +67,16 @@ def test_no_change_where_the_shipped_times_are_better(tmp_path: Path) -> None:
     assert found.value("kernels_factor") == pytest.approx(1.0, abs=0.15)
 
 
+def test_steps_that_tell_nothing_and_are_far_off_are_refused(tmp_path: Path) -> None:
+    """Times without any law: a calibration of them would count as measured with every parameter as shipped."""
+    path = tmp_path / "constant.csv"
+    path.write_text("\n".join([HEAD, *(f"step,0,0,{n},{1000 * n},0.08" for n in range(1, 65))]))
+    with pytest.raises(TraceError) as refused:
+        calibrate([path], DEPLOYMENT, today=TODAY)
+    assert refused.value.code == "calibration.unexplained"
+    assert "name what was measured" in refused.value.errors[0].cure
+
+
 def shipped() -> UserCalibration:
     record = DEPLOYMENT.step_time
     values = [1.0, 1.0, record.decode_request_ps / 1e12, record.host_ps / 1e12, record.request_overhead_ps / 1e12]
