@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from models import jobs
 from models.migrate import upgrade_to_head
-from models.principal import Principal, local_principal
+from models.principal import LOCAL_TENANT_ID, Principal, local_principal
 from models.services import Services, build_services
 from models.settings import Settings
+from models.tables import Job
 
 
 class FakeClock:
@@ -54,3 +57,16 @@ def services(tmp_path: Path, migrated: Path, clock: FakeClock) -> Iterator[Servi
 @pytest.fixture
 def principal() -> Principal:
     return local_principal()
+
+
+def made_job(services: Services, kind: str = "replay", **values: Any) -> Job:
+    """A job of the local tenant, not yet in the database."""
+    return jobs.new_job(
+        tenant_id=LOCAL_TENANT_ID,
+        kind=kind,
+        spec={"schema_version": 1},
+        code_version="v",
+        settings=services.settings,
+        now=services.clock(),
+        **values,
+    )

@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from servicetools import made_job
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from models import jobs
 from models.hashing import input_hash
 from models.jobs import Failure, LostJobError
-from models.principal import LOCAL_TENANT_ID
 from models.repositories import jobs as rows
 from models.repositories import workers
 from models.services import Services
@@ -21,20 +21,8 @@ from replay.errors import FieldError
 STALE = timedelta(seconds=60)
 
 
-def make(services: Services, kind: str = "replay", **values: object) -> Job:
-    return jobs.new_job(
-        tenant_id=LOCAL_TENANT_ID,
-        kind=kind,
-        spec={"schema_version": 1},
-        code_version="v",
-        settings=services.settings,
-        now=services.clock(),
-        **values,
-    )
-
-
 def add(services: Services, session: Session, kind: str = "replay", **values: object) -> Job:
-    return jobs.create(session, make(services, kind, **values)).job
+    return jobs.create(session, made_job(services, kind, **values)).job
 
 
 def claimed(services: Services, session: Session, **values: object) -> Job:
@@ -139,19 +127,19 @@ def test_a_graceful_return_costs_no_attempt(services: Services) -> None:
 def test_equal_input_is_one_job_until_it_fails(services: Services) -> None:
     key = input_hash("replay", {"a": 1}, "v")
     with services.database.write() as session:
-        first = jobs.create(session, make(services, input_hash=key))
-        second = jobs.create(session, make(services, input_hash=key))
+        first = jobs.create(session, made_job(services, input_hash=key))
+        second = jobs.create(session, made_job(services, input_hash=key))
         assert (first.created, second.created) == (True, False)
         assert second.job.id == first.job.id
         job = jobs.claim(session, first.job.id, "w", services.clock())
         assert job is not None
         jobs.fail(session, job, 1, Failure("internal", "broken"), services.clock())
-        assert jobs.create(session, make(services, input_hash=key)).created
+        assert jobs.create(session, made_job(services, input_hash=key)).created
 
 
 def plan_of(services: Services, session: Session, count: int) -> tuple[Job, list[Job]]:
-    parent = make(services, "plan", children=count, remaining=count)
-    children = [make(services, "plan_candidate") for _ in range(count)]
+    parent = made_job(services, "plan", children=count, remaining=count)
+    children = [made_job(services, "plan_candidate") for _ in range(count)]
     jobs.create(session, parent, children)
     return parent, children
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import prometheus_client
 import pytest
+from servicetools import made_job
 
 from models import jobs
-from models.principal import LOCAL_TENANT_ID
 from models.services import Services
 from models.settings import Settings
 from models.tables import Job
@@ -19,15 +19,7 @@ from worker.embedded import worker_name
 
 def running(services: Services, worker: str) -> Job:
     with services.database.write() as session:
-        job = jobs.new_job(
-            tenant_id=LOCAL_TENANT_ID,
-            kind="replay",
-            spec={"schema_version": 1},
-            code_version="v",
-            settings=services.settings,
-            now=services.clock(),
-        )
-        jobs.create(session, job)
+        job = jobs.create(session, made_job(services)).job
         assert jobs.claim(session, job.id, worker, services.clock())
     return job
 

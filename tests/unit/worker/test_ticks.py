@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from servicetools import made_job
+
 from models import jobs
 from models.broker import count_messages, make_celery
-from models.principal import LOCAL_TENANT_ID
 from models.services import Services
 from models.settings import Settings
 from models.tables import Job
@@ -16,16 +17,7 @@ from worker import ticks
 
 def add_job(services: Services) -> Job:
     with services.database.write() as session:
-        job = jobs.new_job(
-            tenant_id=LOCAL_TENANT_ID,
-            kind="replay",
-            spec={"schema_version": 1},
-            code_version="v",
-            settings=services.settings,
-            now=services.clock(),
-        )
-        jobs.create(session, job)
-        return job
+        return jobs.create(session, made_job(services)).job
 
 
 def test_messages_do_not_pile_up_while_nobody_claims(services: Services, clock: Any) -> None:
