@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from api.cli.what_if import what_if_options
+from api.scalars import scalar
 
 if TYPE_CHECKING:
     from replay.calibration.user import UserCalibration
-    from replay.specs import Objective, Scalar, Transform
+    from replay.specs import Objective, Transform
     from replay.traces.options import IngestOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -248,19 +249,6 @@ def pairs(values: Sequence[str], option: str, example: str) -> dict[str, str]:
             raise click.UsageError(f"{option} {key} is given twice")
         out[key] = text.strip()
     return out
-
-
-def scalar(text: str) -> Scalar:
-    """``"256"`` -> 256, ``"0.9"`` -> 0.9, ``"true"`` -> True, other text stays text."""
-    lowered = text.lower()
-    if lowered in ("true", "false"):
-        return lowered == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def objectives_of(slo: Sequence[str]) -> tuple[tuple[Objective, ...], str | None]:

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from api.cli.options import ROUTERS, options, pairs, scalar
+from api.cli.options import ROUTERS, options, pairs
+from api.scalars import scalar
 
 _counts = options(
     click.option(

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 from pydantic import ValidationError
 from starlette.requests import Request
 
+from api.scalars import scalar
 from models.errors import AppError, InvalidError, TooLargeError
 from replay.errors import ReplayError
 from replay.faults import plain_faults
@@ -126,7 +127,7 @@ def named_values(form: Form, name: str, faults: Faults) -> dict[str, Any]:
         if not equals or not key.strip() or not value.strip():
             faults.add(name, f"{part.strip()!r} is not of the form name=value")
         else:
-            out[key.strip()] = _scalar(value.strip())
+            out[key.strip()] = scalar(value.strip())
     return out
 
 
@@ -135,14 +136,3 @@ def named_lines(values: Mapping[str, object]) -> str:
     return "\n".join(
         f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in values.items()
     )
-
-
-def _scalar(text: str) -> bool | int | float | str:
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
