@@ -35,8 +35,8 @@ def dispatch(services: Services, app: celery.Celery) -> int:
     now = services.clock()
     with services.database.read() as session:
         waiting = job_rows.list_undispatched(session, now, services.settings.job_redispatch_s)
-        were_sent = job_rows.count_dispatched(session)
-    if any(again for _, again in waiting) and count_messages(app, jobs.QUEUE) >= were_sent:
+        were_sent = job_rows.count_dispatched(session) if any(again for _, again in waiting) else None
+    if were_sent is not None and count_messages(app, jobs.QUEUE) >= were_sent:
         waiting = [(job_id, again) for job_id, again in waiting if not again]
     if not waiting:
         return 0
