@@ -163,26 +163,32 @@ def list_calibrations(session: Session, principal: Principal) -> list[KeptCalibr
     """All of the tenant's, oldest first."""
     principal.require("reports:read")
     kept = rows.list_calibrations(session, principal.tenant_id)
-    return [
-        KeptCalibration(row, UserCalibration.model_validate(row.document), tuple(_of_deployment(kept, row.document)))
-        for row in kept
-    ]
+    return [_kept(row, kept) for row in kept]
 
 
 def get_calibration(session: Session, principal: Principal, calibration_id: str) -> KeptCalibration:
     """One of the tenant's. Raises NotFoundError."""
-    found = next((one for one in list_calibrations(session, principal) if one.row.id == calibration_id), None)
-    if found is None:
+    principal.require("reports:read")
+    row = _row(session, principal, calibration_id)
+    return _kept(row, rows.list_calibrations(session, principal.tenant_id))
+
+
+def _kept(row: CalibrationRow, others: Iterable[CalibrationRow]) -> KeptCalibration:
+    calibration = UserCalibration.model_validate(row.document)
+    return KeptCalibration(row, calibration, tuple(_of_deployment(others, row.document)))
+
+
+def _row(session: Session, principal: Principal, calibration_id: str) -> CalibrationRow:
+    row = rows.find_calibration(session, principal.tenant_id, calibration_id)
+    if row is None:
         raise NotFoundError(f"there is no calibration {calibration_id}", code="calibration.not_found")
-    return found
+    return row
 
 
 def delete_calibration(session: Session, principal: Principal, services: Services, calibration_id: str) -> None:
     """Removes one; results that used it keep it, and its measurements can be fitted again. Raises NotFoundError."""
     principal.require("jobs:write")
-    row = rows.find_calibration(session, principal.tenant_id, calibration_id)
-    if row is None:
-        raise NotFoundError(f"there is no calibration {calibration_id}", code="calibration.not_found")
+    row = _row(session, principal, calibration_id)
     if row.job_id is not None:
         jobs.forget_input(session, row.job_id)
     session.delete(row)
