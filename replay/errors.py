@@ -35,3 +35,19 @@ class SpecError(ReplayError):
 
 class TraceError(ReplayError):
     """A trace file that cannot be read honestly."""
+
+
+def curable(
+    code: str,
+    what: str,
+    cure: str,
+    field: str,
+    *,
+    rule: str | None = None,
+    line: int | None = None,
+    column: str | None = None,
+) -> TraceError:
+    """A TraceError of one fault whose sentence ends in its one cure. ``rule``: by default the last part of ``code``."""
+    rule = rule or code.rpartition(".")[2]
+    fault = FieldError(cure, field=field, line=line, column=column, rule=rule, cure=cure)
+    return TraceError(code, f"{what}; {cure}", [fault])

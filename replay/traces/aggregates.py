@@ -7,7 +7,7 @@ from collections import Counter
 
 import polars as pl
 
-from replay.errors import FieldError, TraceError
+from replay.errors import FieldError, TraceError, curable
 from replay.traces.cleaning import Ledger
 from replay.traces.options import IngestOptions
 from replay.traces.profile import Measured
@@ -274,7 +274,7 @@ def _too_slow(measured: Measured) -> str | None:
 
 
 def _refused(code: str, what: str, cure: str, field: str) -> TraceError:
-    return TraceError(f"trace.{code}", f"{what}; {cure}", [FieldError(cure, field=field, rule=code, cure=cure)])
+    return curable(f"trace.{code}", what, cure, field)
 
 
 def _is_total(lengths: LengthProfile) -> bool:
@@ -295,8 +295,5 @@ def _number(value: object) -> float | None:
 
 def _refusal(what: str, column: str | None) -> TraceError:
     cure = "upload a log with one row a request; if every row is one request, give rows_are_requests=true"
-    return TraceError(
-        "trace.aggregate",
-        f"{what}. Sums have no arrivals and no lengths of single requests and cannot be replayed; {cure}",
-        [FieldError(cure, field="rows_are_requests", column=column, rule="aggregate", cure=cure)],
-    )
+    what += ". Sums have no arrivals and no lengths of single requests and cannot be replayed"
+    return curable("trace.aggregate", what, cure, "rows_are_requests", column=column)

@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from replay.errors import FieldError, TraceError
+from replay.errors import TraceError, curable
 
 VERSION = 1
 ROW_GROUP_ROWS = 262_144
@@ -122,11 +122,8 @@ def check_reread(path: Path) -> None:
     if not after.item():
         return
     cure = "give the file that it was made from; or map its columns yourself (arrival=arrival_ns, ...) to go without"
-    raise TraceError(
-        "trace.closed_loop_lost",
-        f"the file is a kept trace in which requests wait for others (after_line), which is not read back; {cure}",
-        [FieldError(cure, field="file", column="after_line", rule="closed_loop_lost", cure=cure)],
-    )
+    what = "the file is a kept trace in which requests wait for others (after_line), which is not read back"
+    raise curable("trace.closed_loop_lost", what, cure, "file", column="after_line")
 
 
 def typed(frame: pl.DataFrame) -> pl.DataFrame:

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 
 import numpy as np
 
-from replay.errors import FieldError, TraceError
+from replay.errors import FieldError, TraceError, curable
 from replay.specs_transform import MixAlign, Transform
 from replay.traces.labels import NO_LABEL
 from replay.traces.report import IngestReport
@@ -26,19 +26,26 @@ _MS = 10**6
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What a report says of the trace (``facts_of``), or of several mixed (``mixed_facts``)."""
+class MixFacts:
+    """What decides whether a trace can be mixed with others, and how that is said."""
 
     last_ns: int
     """The last arrival, from the first."""
     start_epoch_ns: int | None
-    """Of the first arrival, to the millisecond; ``None``: the trace has no clock times."""
-    zone: str | None
+    """Of the first arrival; ``None``: the trace has no clock times."""
     closed_loop: bool
     """Whether requests follow others."""
     block_size: int | None
     """``None``: the trace has no prefix block ids."""
     sessions: bool
+
+
+@dataclass(frozen=True)
+class Facts(MixFacts):
+    """What a report says of the trace (``facts_of``), its start to the millisecond; or of several mixed
+    (``mixed_facts``)."""
+
+    zone: str | None
     tenants: tuple[str, ...] | None
     """All tenants, most requests first, ``NO_LABEL`` for requests without one if any has one; ``None``: too many."""
     cache_hits: bool
@@ -107,7 +114,7 @@ def mixed_facts(base: Facts, others: Sequence[tuple[str, Facts]], align: MixAlig
     )
 
 
-def check_mix(parts: Sequence[tuple[str, Facts]], align: MixAlign, *, slack_ns: int = 0) -> None:
+def check_mix(parts: Sequence[tuple[str, MixFacts]], align: MixAlign, *, slack_ns: int = 0) -> None:
     """Refuses traces, by name, that cannot be one.
 
     Raises:
@@ -143,9 +150,7 @@ def check_mix(parts: Sequence[tuple[str, Facts]], align: MixAlign, *, slack_ns: 
 
 def mix_refusal(detail: str, cure: str) -> TraceError:
     """A refusal of ``trace.mix``."""
-    return TraceError(
-        "trace.mix", f"{detail}; {cure}", [FieldError(cure, field="transform.mix_with", rule="mix", cure=cure)]
-    )
+    return curable("trace.mix", detail, cure, "transform.mix_with")
 
 
 def check_transform(transform: Transform, facts: Facts, label_of: Callable[[str], str] = lambda name: name) -> None:
@@ -183,15 +188,17 @@ def _check_lengths(transform: Transform, facts: Facts) -> None:
     what, share = max(counted.items(), key=lambda one: one[1])
     if share == 1.0:
         cure = "upload a trace that says how long its requests are"
-        detail = f"no request of the trace has {what}, so none can be replayed; {cure}"
-        raise TraceError("workload.empty", detail, [FieldError(cure, field="trace_id", rule="lengths", cure=cure)])
+        detail = f"no request of the trace has {what}, so none can be replayed"
+        raise curable("workload.empty", detail, cure, "trace_id", rule="lengths")
     if share > transform.max_excluded_share:
         cure = f"complete the trace, or accept a plan for the rest with max_excluded_share={share + 0.0005:.3f} or more"
-        raise TraceError(
+        raise curable(
             "workload.incomplete",
             f"{share:.1%} of the requests have no {what} and cannot be replayed: a plan would be for a part of the "
-            f"load; {cure}",
-            [FieldError(cure, field="transform.max_excluded_share", rule="max_excluded_share", cure=cure)],
+            "load",
+            cure,
+            "transform.max_excluded_share",
+            rule="max_excluded_share",
         )
 
 
@@ -222,18 +229,14 @@ def check_tenant_names(
 
 
 def _tenant_refusal(detail: str, field: str, cure: str) -> TraceError:
-    fault = FieldError(cure, field=f"transform.{field}", rule="tenants", cure=cure)
-    return TraceError("workload.tenants", f"{detail}; {cure}", [fault])
+    return curable("workload.tenants", detail, cure, f"transform.{field}")
 
 
 def no_blocks_to_share() -> TraceError:
     """The refusal of ``prefix_sharing`` for a trace without block ids."""
     cure = "leave prefix_sharing out, or upload a trace with prefix block ids"
-    return TraceError(
-        "workload.prefix_sharing",
-        f"the trace has no prefix block ids: nothing is shared that prefix_sharing could scale; {cure}",
-        [FieldError(cure, field="transform.prefix_sharing", rule="prefix_sharing", cure=cure)],
-    )
+    detail = "the trace has no prefix block ids: nothing is shared that prefix_sharing could scale"
+    return curable("workload.prefix_sharing", detail, cure, "transform.prefix_sharing")
 
 
 def no_session_prefixes(*, has_sessions: bool) -> TraceError:
@@ -251,9 +254,8 @@ def no_session_prefixes(*, has_sessions: bool) -> TraceError:
 def nothing_scored(transform: Transform, span_s: float) -> TraceError:
     """The refusal of a window of ``span_s`` that is all warm-up and cool-down."""
     cure = f"shorten warmup_s and cooldown_s: the window is {span_s:g} s long"
-    return TraceError(
-        "workload.nothing_scored",
+    detail = (
         f"no request is sent between the warm-up of {transform.warmup_s:g} s and the cool-down of "
-        f"{transform.cooldown_s:g} s; {cure}",
-        [FieldError(cure, field="transform.warmup_s", rule="nothing_scored", cure=cure)],
+        f"{transform.cooldown_s:g} s"
     )
+    return curable("workload.nothing_scored", detail, cure, "transform.warmup_s")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import polars as pl
 
-from replay.errors import FieldError, TraceError
+from replay.errors import curable
 from replay.traces.rows import LINE, Sample
 
 _COPY = re.compile(r"(?:\.\d+|_\d+| \(\d+\)|_duplicated_\d+)$")
@@ -28,11 +28,8 @@ def check_headers(raw: pl.DataFrame, rejected: pl.Series) -> None:
             found = (row[name] or "").strip()
             if found != name and found in names:
                 cure = "upload the parts one by one"
-                raise TraceError(
-                    "trace.columns_change",
-                    f"at line {row[LINE]:,} another header follows, with {found!r} where {name!r} stood before; {cure}",
-                    [FieldError(cure, field="file", line=row[LINE], column=name, rule="columns_change", cure=cure)],
-                )
+                what = f"at line {row[LINE]:,} another header follows, with {found!r} where {name!r} stood before"
+                raise curable("trace.columns_change", what, cure, "file", line=row[LINE], column=name)
 
 
 def check_twins(sample: Sample, wanted: Iterable[str]) -> None:
@@ -47,11 +44,13 @@ def check_twins(sample: Sample, wanted: Iterable[str]) -> None:
                 continue
             if any(str(row.get(column)) != str(row.get(other)) for row in sample.rows if row.get(other) is not None):
                 cure = "rename or remove one of them"
-                raise TraceError(
+                raise curable(
                     "trace.duplicate_columns",
                     f"the columns {column!r} and {other!r} have nearly one name and different values: which one counts "
-                    f"is not known; {cure}",
-                    [FieldError(cure, field="file", column=other, rule="duplicate_columns", cure=cure)],
+                    "is not known",
+                    cure,
+                    "file",
+                    column=other,
                 )
 
 

@@ -12,7 +12,7 @@ import polars as pl
 from replay.specs_transform import MixAlign
 from replay.traces import canonical
 from replay.traces.canonical import Meta
-from replay.traces.checks import Facts, check_mix, mix_refusal
+from replay.traces.checks import MixFacts, check_mix, mix_refusal
 
 NS = 10**9
 _KEPT = ("prompt_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "model", "priority", "status")
@@ -83,22 +83,15 @@ def write_own(frame: pl.DataFrame, out: Path, note: str, block_size_tokens: int 
     frame.write_parquet(out, compression="zstd", row_group_size=canonical.ROW_GROUP_ROWS, metadata=metadata)
 
 
-def _facts(table: pl.DataFrame, meta: Meta) -> Facts:
-    """What ``check_mix`` asks; the rest is of no use here."""
+def _facts(table: pl.DataFrame, meta: Meta) -> MixFacts:
     last = table["arrival_ns"].max()
     follows = table["arrival_ns"].null_count() > 0 or table["after_line"].null_count() < table.height
-    return Facts(
+    return MixFacts(
         last_ns=last if isinstance(last, int) else 0,
         start_epoch_ns=meta.start_epoch_ns,
-        zone=meta.zone,
         closed_loop=follows,
         block_size=meta.block_size_tokens,
         sessions=table["session"].null_count() < table.height,
-        tenants=None,
-        cache_hits=False,
-        missing_prompt=0.0,
-        missing_output=0.0,
-        step_s=0.0,
     )
 
 
@@ -147,7 +140,7 @@ def _note(
     names: Sequence[str],
     tables: Sequence[pl.DataFrame],
     frames: Sequence[pl.DataFrame],
-    facts: Sequence[Facts],
+    facts: Sequence[MixFacts],
     starts: Sequence[int],
     align: MixAlign,
     seed: int,

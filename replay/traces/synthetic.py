@@ -18,7 +18,7 @@ import numpy.typing as npt
 import polars as pl
 from pydantic import Field, ValidationError, field_validator
 
-from replay.errors import FieldError, TraceError
+from replay.errors import TraceError, curable
 from replay.faults import plain_faults
 from replay.specs_base import Spec
 from replay.traces.report import LengthProfile, TraceProfile
@@ -243,6 +243,4 @@ def _quantiles_of(lengths: LengthProfile) -> dict[float, float]:
 
 
 def _refusal(detail: str, cure: str) -> TraceError:
-    return TraceError(
-        "trace.synthetic", f"{detail}; {cure}", [FieldError(cure, field="clients", rule="synthetic", cure=cure)]
-    )
+    return curable("trace.synthetic", detail, cure, "clients")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from replay.errors import FieldError, TraceError
+from replay.errors import TraceError, curable
 from replay.traces.casts import has_fractions
 
 _DAYS = (36_526, 73_051)
@@ -65,6 +65,4 @@ def check_digits(column: str, text: pl.Series, unit_ns: int) -> None:
 
 
 def _refusal(code: str, column: str, what: str, cure: str) -> TraceError:
-    return TraceError(
-        f"trace.{code}", f"{what}; {cure}", [FieldError(cure, field="arrival", column=column, rule=code, cure=cure)]
-    )
+    return curable(f"trace.{code}", what, cure, "arrival", column=column)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from replay.closed_loop import ClosedLoop
-from replay.errors import FieldError, TraceError
+from replay.errors import FieldError, TraceError, curable
 from replay.specs import Transform
 from replay.traces import canonical
 from replay.traces.canonical import Meta
@@ -96,11 +96,8 @@ def load_workload(path: Path, transform: Transform, seed: int, others: Sequence[
             if in_window == 0
             else "see the cleaning report"
         )
-        raise TraceError(
-            "workload.empty",
-            f"no request of the trace can be replayed: {excluded}; {cure}",
-            [FieldError(cure, field="transform", rule="empty_workload", cure=cure)],
-        )
+        what = f"no request of the trace can be replayed: {excluded}"
+        raise curable("workload.empty", what, cure, "transform", rule="empty_workload")
     _check_complete(excluded, table.height, transform.max_excluded_share)
     loop: ClosedLoop | None = None
     if chains is None:

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import numpy.typing as npt
 
-from replay.errors import FieldError, TraceError
+from replay.errors import FieldError, TraceError, curable
 from replay.specs_transform import Transform
 from replay.workload import MAX_SPAN_S
 
@@ -133,5 +133,4 @@ def _by_load(arrival_ns: Int64Array, last_ns: int, length_s: float, quantile: fl
 
 
 def _refusal(detail: str, field: str, cure: str) -> TraceError:
-    fault = FieldError(cure, field=f"transform.{field}", rule="window", cure=cure)
-    return TraceError("workload.window", f"{detail}; {cure}", [fault])
+    return curable("workload.window", detail, cure, f"transform.{field}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from replay.errors import FieldError, TraceError
+from replay.errors import curable
 from replay.traces.formats.records import RecordReading
 from replay.traces.formats.values import moment_ns
 
@@ -56,11 +56,8 @@ class Doubled:
                 "export the spans of one of the two instruments only; if they are different requests, give "
                 "keep_duplicates=true"
             )
-            raise TraceError(
-                "trace.duplicates",
-                f"{what}: two instruments seem to have recorded each call; {cure}",
-                [FieldError(cure, field="keep_duplicates", rule="duplicates", cure=cure)],
-            )
+            what += ": two instruments seem to have recorded each call"
+            raise curable("trace.duplicates", what, cure, "keep_duplicates")
         if share >= _SOME_SHARE:
             reading.ledger.warn("doubled", f"{what}: if two instruments recorded them, the load is overstated")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from replay.errors import FieldError, TraceError
+from replay.errors import FieldError, TraceError, curable
 from replay.traces.cleaning import Ledger
 from replay.traces.formats.base import TOKEN_FIELDS, Match, TableFormat
 from replay.traces.formats.own import check_blocks
@@ -96,18 +96,10 @@ def _check_first_line(sample: Sample) -> None:
     first = sample.columns[0].strip() if sample.columns else ""
     if first.startswith("#") or first.lower().startswith("sep="):
         cure = "remove the lines above the header"
-        raise TraceError(
-            "trace.no_header",
-            f"line 1 is not a header: {first[:40]!r}; {cure}",
-            [FieldError(cure, field="file", line=1, rule="no_header", cure=cure)],
-        )
+        raise curable("trace.no_header", f"line 1 is not a header: {first[:40]!r}", cure, "file", line=1)
     if len(sample.columns) == 1 and sample.container == "csv" and len(first.split()) >= len(REQUIRED_FIELDS):
         cure = "separate the columns by commas, tabs, semicolons or bars"
-        raise TraceError(
-            "trace.separator",
-            f"the header is one cell: {first[:80]!r}; {cure}",
-            [FieldError(cure, field="file", line=1, rule="separator", cure=cure)],
-        )
+        raise curable("trace.separator", f"the header is one cell: {first[:80]!r}", cure, "file", line=1)
 
 
 _NOT_TOKENS = re.compile(
@@ -145,13 +137,10 @@ def _check_names(options: IngestOptions, ledger: Ledger) -> None:
         total = total_column((column,), column) is not None
         if other is None and not total and not _LIMITS.search(name):
             continue
-        what = other.group(1) if other else "input and output together" if total else "a limit, not what was generated"
+        held = other.group(1) if other else "input and output together" if total else "a limit, not what was generated"
         cure = f"map {field} to a column that counts its tokens; if {column!r} does, rename it"
-        raise TraceError(
-            "trace.not_tokens",
-            f"{field} is mapped to {column!r}, whose name says that it holds {what}; {cure}",
-            [FieldError(cure, field="mapping", column=column, rule="not_tokens", cure=cure)],
-        )
+        what = f"{field} is mapped to {column!r}, whose name says that it holds {held}"
+        raise curable("trace.not_tokens", what, cure, "mapping", column=column)
     arrival = options.mapping["arrival"]
     if _ENDS.search(_words(arrival)):
         ledger.warn(
