@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +16,13 @@ import polars as pl
 from replay.hardware.catalogue import shipped_catalogue
 from replay.traces import canonical
 from replay.traces.canonical import Meta
-from replay.traces.prefix import PrefixReuse
 from replay.traces.report import HeatCell, LengthCell, OverLength, Series, SeriesBin, TenantShare, TraceProfile
 from replay.traces.retries import Retries
 from replay.traces.tally import Tally, TimeTally
 from replay.traces.turns import measure_sessions
+
+if TYPE_CHECKING:
+    from replay.traces.prefix import PrefixReuse
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -145,6 +148,13 @@ class Measured:
     statuses: dict[str, int]
 
 
+def _prefix_reuse(meta: Meta) -> PrefixReuse:
+    # Compiled code: numba takes a second to load, and most traces have no block ids.
+    from replay.traces.prefix import PrefixReuse
+
+    return PrefixReuse(meta)
+
+
 def measure(path: Path, meta: Meta, span_ns: int, tick: Callable[[int], None]) -> Measured:
     """Profiles the canonical file at ``path``, whose arrivals lie in 0..``span_ns``; ``tick`` is told the rows done
     before each slice, and may raise to cancel."""
@@ -157,7 +167,7 @@ def measure(path: Path, meta: Meta, span_ns: int, tick: Callable[[int], None]) -
     bin_ns = max(-(-(span_ns + 1) // SERIES_BINS), 1)
     series = np.zeros((3, SERIES_BINS), dtype=np.int64)
     joint = np.zeros((64, 64), dtype=np.int64)
-    prefix = PrefixReuse(meta) if meta.block_size_tokens is not None else None
+    prefix = _prefix_reuse(meta) if meta.block_size_tokens is not None else None
     retries, pace = Retries(), Tally()
     requests = closed = timeless = twins = in_sessions = 0
     for frame in canonical.slices(path):

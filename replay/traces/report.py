@@ -153,7 +153,7 @@ class PrefixProfile(Document):
     reusable_share_of_prompt_tokens: float
     requests_with_blocks: int
     by_cache_size: list[CacheSize] | None = None
-    """For powers of two up to all different blocks; ``None``: too many blocks to work out, or an older report."""
+    """For powers of two up to all different blocks; ``None``: ids of a scope of their own, or an older report."""
 
 
 class LengthCell(Document):

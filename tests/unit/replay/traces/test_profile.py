@@ -160,7 +160,3 @@ def test_lengths_together_and_reuse_by_cache_size(lab, monkeypatch: pytest.Monke
     assert shares == sorted(shares)
     assert shares[-1] == pytest.approx(profile.prefix.reusable_share_of_prompt_tokens), "all of it: an endless cache"
     assert curve[0].tokens == 39 * 16, "one block: the first of every prompt, used last"
-    monkeypatch.setattr("replay.traces.prefix.MAX_CURVE_BLOCKS", 50)
-    again = lab.read("".join(json.dumps(row) + "\n" for row in rows), block_size=16).profile.prefix
-    assert again is not None
-    assert again.by_cache_size is None
