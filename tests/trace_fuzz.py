@@ -8,10 +8,10 @@ import zipfile
 from io import BytesIO
 from pathlib import Path
 
-import polars as pl
 import zstandard
 
 from replay.errors import TraceError
+from replay.traces import canonical
 from replay.traces.ingest import ingest
 from replay.traces.options import IngestOptions
 
@@ -121,7 +121,7 @@ def check(data: bytes, folder: Path, rng: random.Random) -> str:
         assert not out.exists(), "a refused file left a table"
         return refused.code
     cleaning = report.cleaning
-    table = pl.read_parquet(out)
+    table = canonical.scan(out).collect()
     out.unlink()
     assert cleaning.rows_read == cleaning.rows_kept + cleaning.rows_rejected, "rows do not add up"
     assert table.height == report.requests == cleaning.rows_kept > 0, "kept rows are not in the table"

@@ -19,6 +19,7 @@ import polars as pl
 from replay.calibration.files import content, head, json_documents, naming, refusal
 from replay.errors import TraceError
 from replay.specs import Transform
+from replay.traces import canonical
 from replay.traces.ingest import ingest
 from replay.traces.options import IngestOptions
 from replay.traces.report import IngestReport
@@ -66,10 +67,10 @@ def read_run(path: Path, options: IngestOptions | None = None) -> MeasuredRun:
 def _read(path: Path, options: IngestOptions | None) -> MeasuredRun:
     _check_bench(path)
     with tempfile.TemporaryDirectory(prefix="capreplay-") as folder:
-        canonical = Path(folder) / "trace.parquet"
-        report = _ingested(path, canonical, options)
-        workload = load_workload(canonical, Transform(max_excluded_share=1.0), 0)
-        frame = pl.read_parquet(canonical)
+        kept = Path(folder) / "trace.parquet"
+        report = _ingested(path, kept, options)
+        workload = load_workload(kept, Transform(max_excluded_share=1.0), 0)
+        frame = canonical.scan(kept).collect()
     frame = frame.filter(
         pl.col("arrival_ns").is_not_null()
         & pl.col("prompt_tokens").is_not_null()

@@ -64,6 +64,11 @@ class Subtotals:
         if self.line is not None or frame.is_empty() or not {"prompt_tokens", "output_tokens"} <= set(frame.columns):
             return
         prompt, output = frame["prompt_tokens"].fill_null(0), frame["output_tokens"].fill_null(0)
+        if prompt.filter(prompt >= self.prompt_tokens).is_empty():  # none is as long as all before it together
+            self.rows += int(((prompt > 0) & (output > 0)).sum())
+            self.prompt_tokens += int(prompt.sum())
+            self.output_tokens += int(output.sum())
+            return
         prompts, outputs = prompt.cum_sum() + self.prompt_tokens, output.cum_sum() + self.output_tokens
         known = (prompt > 0) & (output > 0)
         is_sum = (prompts == 2 * prompt) & (outputs == 2 * output) & known

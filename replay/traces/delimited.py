@@ -99,7 +99,8 @@ class _Splitter:
         data, first = batch.data, batch.first
         if first <= self.table.header_line:
             skip = self.table.header_line - first + 1
-            data = data.split(b"\n", skip)[skip] if data.count(b"\n") >= skip else b""
+            rest = data.split(b"\n", skip)
+            data = rest[skip] if len(rest) > skip else b""
             first += skip
         if not data:
             return
@@ -122,8 +123,8 @@ class _Splitter:
 
         No line has too many cells (polars raises), and the separators add up: so no line has too few.
         """
-        n = data.count(b"\n")
-        if data.count(self.table.separator.encode()) != n * (self.width - 1):
+        n = lines.count_byte(data, b"\n")
+        if lines.count_byte(data, self.table.separator.encode()) != n * (self.width - 1):
             return None
         try:
             frame = pl.read_csv(

@@ -40,7 +40,7 @@ def mixed(parts: Sequence[Part], align: MixAlign, seed: int = 0) -> tuple[pl.Dat
     Raises:
         TraceError: ``trace.mix``: ``replay.traces.checks.check_mix``, or a tenant that has the name of a part already.
     """
-    tables = [pl.read_parquet(part.path, glob=False) for part in parts]
+    tables = [canonical.scan(part.path).collect() for part in parts]
     metas = [canonical.read_meta(part.path) for part in parts]
     names = [part.name or "the trace" for part in parts]
     facts = [_facts(table, meta) for table, meta in zip(tables, metas, strict=True)]

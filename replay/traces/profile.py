@@ -30,6 +30,7 @@ NS = 10**9
 SERIES_BINS = 300
 TOP_MODELS, TOP_TENANTS, TOP_GAPS = 20, 100, 20
 _STRIDE = 16
+_MINUTE_NS = 60 * NS
 _LENGTHS = ("prompt_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
 _WINDOWS = {"1s": NS, "1min": 60 * NS, "1h": 3600 * NS}
 
@@ -76,7 +77,7 @@ class Arrivals:
         self.last = int(arrivals[-1])
         for name, counts in self.bins.items():
             index = arrivals // _WINDOWS[name]
-            starts = np.flatnonzero(np.diff(index, prepend=-1))
+            starts = _runs(index)
             number = np.diff(starts, append=len(index))
             for key, count in zip(index[starts].tolist(), number.tolist(), strict=True):
                 counts[key] = counts.get(key, 0) + count
@@ -289,13 +290,23 @@ def _add_joint(joint: Int64Array, frame: pl.DataFrame) -> None:
     both = frame.filter((pl.col("prompt_tokens") > 0) & (pl.col("output_tokens") > 0))
     # frexp is exact: the exponent of a float64 is the number of bits of a whole number below 2^53.
     bits = [np.frexp(both[name].to_numpy().astype(np.float64))[1] - 1 for name in ("prompt_tokens", "output_tokens")]
-    np.add.at(joint, tuple(bits), 1)
+    joint += np.bincount(bits[0] * 64 + bits[1], minlength=joint.size).reshape(joint.shape)
+
+
+def _runs(sorted_values: Int64Array) -> Int64Array:
+    """Where each run of equal values starts."""
+    return np.flatnonzero(np.diff(sorted_values, prepend=sorted_values[:1] - 1))
 
 
 def _add_series(series: Int64Array, index: Int64Array, frame: pl.DataFrame) -> None:
-    series[0] += np.bincount(index, minlength=SERIES_BINS)
+    """Adds requests and tokens to their bins; ``index`` is sorted."""
+    if len(index) == 0:
+        return
+    starts = _runs(index)
+    bins = index[starts]
+    series[0, bins] += np.diff(starts, append=len(index))
     for row, name in ((1, "prompt_tokens"), (2, "output_tokens")):
-        np.add.at(series[row], index, frame[name].fill_null(0).to_numpy())
+        series[row, bins] += np.add.reduceat(frame[name].fill_null(0).to_numpy(), starts)
 
 
 def _series(series: Int64Array, bin_ns: int, span_ns: int) -> Series:
@@ -313,10 +324,17 @@ def _series(series: Int64Array, bin_ns: int, span_ns: int) -> Series:
 
 
 def _heat(frame: pl.DataFrame, meta: Meta) -> Int64Array:
-    local = (frame["arrival_ns"] + (meta.start_epoch_ns or 0)).cast(pl.Datetime("ns", "UTC"))
+    """Requests by weekday and hour. Zones differ from UTC by whole minutes, so one look a minute does."""
+    minutes = (frame["arrival_ns"].to_numpy() + (meta.start_epoch_ns or 0)) // _MINUTE_NS
+    if len(minutes) == 0:
+        return np.zeros((7, 24), np.int64)
+    starts = _runs(minutes)
+    local = pl.Series(minutes[starts] * _MINUTE_NS).cast(pl.Datetime("ns", "UTC"))
     local = local.dt.convert_time_zone(meta.zone or "UTC")
-    slot = (local.dt.weekday().cast(pl.Int64) - 1) * 24 + local.dt.hour().cast(pl.Int64)
-    return np.bincount(slot.to_numpy(), minlength=168).reshape(7, 24).astype(np.int64)
+    heat = np.zeros((7, 24), np.int64)
+    weekday, hour = local.dt.weekday().to_numpy() - 1, local.dt.hour().to_numpy()
+    np.add.at(heat, (weekday, hour), np.diff(starts, append=len(minutes)))
+    return heat
 
 
 def _cells(heat: Int64Array) -> list[HeatCell]:

@@ -44,6 +44,7 @@ class Spool:
     _fresh: list[npt.NDArray[np.uint64]] = field(default_factory=list)
     _fresh_count: int = 0
     _latest: int | None = None
+    _columns: set[str] = field(default_factory=set)
 
     @property
     def has_blocks(self) -> bool:
@@ -62,6 +63,7 @@ class Spool:
         frame = canonical.typed(frame)
         if "arrival_ns" not in frame.columns:
             frame = frame.with_columns(pl.lit(None, dtype=pl.Int64).alias("arrival_ns"))
+        self._columns.update(frame.columns)
         self._observe(frame["arrival_ns"].drop_nulls().to_numpy())
         if "prefix_blocks" in frame.columns:
             fresh = frame["prefix_blocks"].explode(empty_as_null=False, keep_nulls=False).unique().to_numpy()
@@ -100,9 +102,10 @@ class Spool:
     def write(self, out: Path, meta: Meta, tick: Callable[[int], None]) -> None:
         """Writes the canonical file; ``tick`` is told the rows done before each bucket, and may raise to cancel."""
         self._merge_ids()
-        canonical.write(self._ready(tick), out, meta)
+        columns = [name for name in canonical.COLUMNS if name in self._columns]
+        canonical.write(self._ready(tick, columns), out, meta, columns)
 
-    def _ready(self, tick: Callable[[int], None]) -> Iterator[pl.DataFrame]:
+    def _ready(self, tick: Callable[[int], None], columns: list[str]) -> Iterator[pl.DataFrame]:
         if self._parts:
             if self._held:
                 self._spill()
@@ -115,7 +118,7 @@ class Spool:
             tick(rows)
             rows += frame.height
             if frame.height:
-                yield canonical.conform(self._final(frame))
+                yield canonical.conform(self._final(frame), columns)
 
     def _buckets(self) -> Iterator[pl.DataFrame]:
         """The rows in final order, about ``_BUCKET_ROWS`` at a time."""

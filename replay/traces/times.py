@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import cast
 
 import polars as pl
@@ -12,6 +13,7 @@ from replay.errors import FieldError, TraceError
 from replay.traces.casts import Cast, clean_text, decimal, has_fractions, scaled
 from replay.traces.cleaning import Ledger
 from replay.traces.options import TIME_UNITS, IngestOptions, TimeUnit
+from replay.traces.stamps import stamps_ns
 from replay.traces.timedoubts import check_days, check_digits
 
 UNIT_NS: dict[str, int] = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
@@ -34,8 +36,8 @@ _REGION = r"\[[A-Za-z0-9_+/-]+\]\s*$"
 _HALF_DAY = r"(?i)\d\s*[ap]m\b"
 _DAY_MONTH = re.compile(r"\s*\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}\b")
 _ZONED = r"(?i)(?:z|utc|gmt|[+-]\d{2}(?::?\d{2})?)\s*$"
+_FAR = r"^\s*(?:\d{2}/[A-Z][a-z]{2}/)?(?:0\d|1[0-6]|2[2-9]|[3-9]\d)\d{2}[-/: ]"
 _DECIMAL_COMMA = re.compile(r"\d+,\d+")
-_UNIFORM = re.compile(r"^\d{4}-\d{2}-\d{2}([T ])\d{2}:\d{2}:\d{2}\.(\d{1,9})(Z|\+00:?00|)$")
 _SUFFIX = re.compile(
     r"(?:^|[_\s(\[])(s|sec|secs|seconds|ms|msec|millis|milliseconds|us|usec|micros|ns|nanos)[)\]]?$", re.I
 )
@@ -279,8 +281,11 @@ class TimeParser:
         return self._to_ns(fine, series)
 
     def _calendar(self, text: pl.Series) -> Cast:
-        if (quick := self._uniform(text)) is not None:
-            return quick
+        if (stamps := stamps_ns(text)) is not None:
+            values, in_utc = stamps
+            self._agree(zoned=in_utc)
+            times = pl.Series(values).cast(pl.Datetime("ns"))
+            return self._to_ns(times.dt.replace_time_zone("UTC") if in_utc else times, text)
         text = clean_text(text)
         if bool(text.str.contains(_REGION).any()):
             text = text.str.replace(_REGION, "")
@@ -295,27 +300,6 @@ class TimeParser:
             zoned = zoned & real
         self._agree(zoned=bool(zoned.any()))
         return self._to_ns(_to_datetime(text, zoned=bool(zoned.any())), text)
-
-    def _uniform(self, text: pl.Series) -> Cast | None:
-        """The common case, several times faster: one length, one UTC mark or none, a fraction; else ``None``."""
-        first = text[0] if len(text) else None
-        if text.null_count() or not isinstance(first, str) or (match := _UNIFORM.match(first)) is None:
-            return None
-        digits, mark = len(match.group(2)), match.group(3)
-        if not bool((text.str.len_bytes() == len(first)).all() and (text.str.slice(19, 1) == ".").all()):
-            return None
-        lead = text.str.slice(20, 1)
-        if not bool(text.str.ends_with(mark).all() and lead.is_between("0", "9").all()):
-            return None
-        seconds = text.str.slice(0, 19).str.to_datetime(
-            f"%Y-%m-%d{match.group(1)}%H:%M:%S", time_unit="ns", strict=False
-        )
-        fraction = text.str.slice(20, digits).cast(pl.Int64, strict=False)
-        if seconds.null_count() or fraction.null_count():
-            return None
-        self._agree(zoned=bool(mark))
-        times = (seconds.dt.epoch("ns") + fraction * 10 ** (9 - digits)).cast(pl.Datetime("ns"))
-        return self._to_ns(times.dt.replace_time_zone("UTC") if mark else times, text)
 
     def _agree(self, *, zoned: bool) -> None:
         if self.zoned is not None and self.zoned != zoned:
@@ -423,7 +407,14 @@ def _half_days(text: pl.Series, tail: str) -> pl.Series:
 
 
 def _to_datetime(text: pl.Series, *, zoned: bool) -> pl.Series:
-    """ISO-like text to datetimes (UTC where zoned); null where a cell does not fit. Separator ``T`` or blank."""
+    """ISO-like text to datetimes (UTC where zoned); null where a cell does not fit. Separator ``T`` or blank. A year
+    that 64 bits of ns do not reach, which polars wraps around, becomes one that is out of range here."""
+    parsed = _text_to_datetime(text, zoned=zoned)
+    far = text.str.contains(_FAR).fill_null(value=False) & parsed.is_not_null()
+    return parsed.set(far, datetime(2200, 1, 1, tzinfo=UTC if zoned else None)) if bool(far.any()) else parsed
+
+
+def _text_to_datetime(text: pl.Series, *, zoned: bool) -> pl.Series:
     tail = "%#z" if zoned else ""
     if bool(text.str.contains(_ACCESS_LOG).any()):
         return _access_log(text, tail)

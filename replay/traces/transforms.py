@@ -169,7 +169,7 @@ def load_workload(path: Path, transform: Transform, seed: int, others: Sequence[
 def _read(path: Path, transform: Transform, seed: int, others: Sequence[Path]) -> tuple[Meta, pl.LazyFrame]:
     """The trace, with those that are mixed in."""
     if not transform.mix_with:
-        return canonical.read_meta(path), pl.scan_parquet(path, glob=False)
+        return canonical.read_meta(path), canonical.scan(path)
     added = [Part(other, one.name, one.share) for other, one in zip(others, transform.mix_with, strict=True)]
     whole, meta = mixed([Part(path, None), *added], transform.mix_align, seed)
     return meta, whole.lazy()

@@ -3,13 +3,13 @@
 import tempfile
 from pathlib import Path
 
-import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from log_makers import MAKERS, WHOLE_SECONDS
 from trace_makers import Call
 
+from replay.traces import canonical
 from replay.traces.ingest import ingest
 from replay.traces.options import IngestOptions
 
@@ -36,7 +36,7 @@ def test_written_and_read_is_the_same(name: str, found: list[Call]) -> None:
         source, out = Path(folder) / "upload", Path(folder) / "out.parquet"
         source.write_bytes(MAKERS[name](found))
         report = ingest(source, out, IngestOptions(rows_are_requests=True))
-        table = pl.read_parquet(out)
+        table = canonical.scan(out).collect()
     assert (report.format, report.cleaning.rows_rejected) == (name, 0)
     rows = table.select("arrival_ns", "prompt_tokens", "output_tokens").sort("prompt_tokens").rows()
     unit = 1000 if name in WHOLE_SECONDS else 1

@@ -54,7 +54,7 @@ def read(data: bytes, **options: Any) -> tuple[IngestReport, pl.DataFrame]:
         source, out = Path(folder, "upload"), Path(folder, "out.parquet")
         source.write_bytes(data)
         report = ingest(source, out, IngestOptions(**options))
-        return report, pl.read_parquet(out)
+        return report, canonical.scan(out).collect()
 
 
 def expected(found: list[dict[str, Any]]) -> list[tuple[Any, ...]]:

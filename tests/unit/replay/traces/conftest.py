@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from replay.errors import TraceError
+from replay.traces import canonical
 from replay.traces.ingest import ingest
 from replay.traces.options import IngestOptions
 from replay.traces.report import IngestReport
@@ -43,7 +44,7 @@ class Lab:
 
     @property
     def table(self) -> pl.DataFrame:
-        return pl.read_parquet(self.out)
+        return canonical.scan(self.out).collect()
 
 
 @pytest.fixture

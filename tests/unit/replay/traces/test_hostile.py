@@ -454,6 +454,14 @@ def test_calendar_times_out_of_range_are_rejected(lab) -> None:
     assert [(r.line, r.rule) for r in report.cleaning.rejections] == [(62, "time_out_of_range"), (63, "not_a_time")]
 
 
+@pytest.mark.parametrize("fraction", ["", ".25"])
+def test_years_that_nanoseconds_do_not_reach_are_out_of_range(lab, fraction: str) -> None:
+    good = [f"2024-01-01T00:00:{i % 60:02d}{fraction}Z" for i in range(60)]
+    far = [f"{year}-01-01T00:00:00{fraction}Z" for year in ("0001", "1500", "1699", "2100", "2600", "9999")]
+    report = lab.read(mapped(*good, *far), mapping=MAP, max_rejected_share=1)
+    assert report.cleaning.rejected_by_rule == {"time_out_of_range": 6}
+
+
 def test_a_local_time_that_daylight_saving_skipped_is_rejected(lab) -> None:
     good = [datetime(2024, 3, 31, 1, 0, i).isoformat(" ") for i in range(40)]
     data = mapped(*good, "2024-03-31 02:30:00")

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from replay.errors import SpecError, TraceError
+from replay.traces import canonical
 from replay.traces.ingest import ingest
 from replay.traces.labels import label as label_of
 from replay.traces.labels import tenant_label
@@ -32,7 +33,7 @@ def read(folder: Path, text: str, key: bytes | None = KEY, **options: object) ->
     source, out = folder / "upload", folder / "canonical.parquet"
     source.write_text(text)
     report = ingest(source, out, IngestOptions.model_validate({"ids": "hash", **options}), id_key=key)
-    return pl.read_parquet(out), report.model_dump_json()
+    return canonical.scan(out).collect(), report.model_dump_json()
 
 
 def test_ids_become_labels_and_still_link(tmp_path: Path) -> None:
