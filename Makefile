@@ -10,17 +10,29 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 JOBS ?= 2
 REFERENCE ?= ../shared/reference
+# How many xdist workers a step of tests takes: alone all of them, beside other steps one process.
+WORKERS ?= $(JOBS)
 PYTEST := $(BIN)/pytest
+STEP := bash .ci/step
+# JOBS steps at a time; each one's output comes whole, at its end. The first that fails ends the run. What uses the
+# kernels waits until the tests of the kernels have left them in the cache.
+TOGETHER = $(MAKE) --no-print-directory -j $(JOBS) --output-sync=target WORKERS=0 FIRST=test-kernels
+FIRST ?=
+KERNELS := tests/unit/replay/kernels
+TESTS := test-kernels test-kernels-checked test-kernels-uncompiled test-replay test-unit test-property test-int \
+	test-browser test-contract test-package test-docs
 LOCKS := requirements.lock requirements-dev.lock requirements-build.lock
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 export UV_HTTP_TIMEOUT ?= 180
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
+# Bytecode of all that is imported is kept: without it a worker compiles for seconds whenever it starts.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/bytecode
 
-.PHONY: help setup fmt lint types test test-unit test-int test-browser kernels-checked bench lock serve demo openapi \
-	accuracy chromium clean
+.PHONY: help setup fmt check test lint types $(TESTS) bench lock serve demo openapi accuracy chromium clean
 
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-24s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## Make .venv from the lock files (again only when they change)
 
@@ -45,31 +57,55 @@ fmt: setup ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix-only .
 
-lint: setup ## Check format, lint rules and who imports whom
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/lint-imports
-
-types: setup ## Check types
-	$(BIN)/mypy
+check: setup chromium ## Run every check: style, types, who imports whom, and all tests
+	@$(TOGETHER) $(TESTS) lint types
 
 test: setup chromium ## Run all tests, with real PostgreSQL and Redis (found or started)
-	$(PYTEST) tests/unit tests/property -n $(JOBS)
-	$(PYTEST) tests/integration -n 3
-	$(PYTEST) tests/contract tests/browser tests/package tests/docs
+	@$(TOGETHER) $(TESTS)
 
-test-unit: setup ## Run the tests that need no server
-	$(PYTEST) tests/unit tests/property -n $(JOBS)
+lint: setup ## Check format, lint rules and who imports whom
+	@$(STEP) "format" $(BIN)/ruff format --check .
+	@$(STEP) "lint" $(BIN)/ruff check .
+	@$(STEP) "who imports whom" $(BIN)/lint-imports
 
-test-int: setup ## Run the tests against PostgreSQL, Redis, SQLite and real workers
-	$(PYTEST) tests/integration -n 3
+types: setup ## Check types
+	@$(STEP) "types" $(BIN)/mypy
 
-test-browser: setup chromium ## Run the tests in the system's Chromium
-	$(PYTEST) tests/browser
+test-kernels: setup ## Run the kernels' tests
+	@$(STEP) "kernels" $(PYTEST) $(KERNELS) -n $(WORKERS)
 
-kernels-checked: setup ## Run the kernels' tests with bounds checks, then without compiling
-	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/numba-boundscheck $(PYTEST) tests/unit/replay/kernels -n $(JOBS)
-	NUMBA_DISABLE_JIT=1 $(PYTEST) tests/unit/replay/kernels -n $(JOBS) -W "ignore:overflow encountered in scalar:RuntimeWarning"
+test-kernels-checked: setup ## Run the kernels' tests with bounds checks: compiled, a kernel reads garbage out of range
+	@NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(abspath $(VENV))/numba-boundscheck \
+	  $(STEP) "kernels, bounds checked" $(PYTEST) $(KERNELS) -n $(WORKERS)
+
+# Hashes wrap around on purpose, which only numpy's scalars remark on.
+test-kernels-uncompiled: setup ## Run the kernels' tests as plain Python
+	@NUMBA_DISABLE_JIT=1 $(STEP) "kernels, not compiled" \
+	  $(PYTEST) $(KERNELS) -n $(WORKERS) -W "ignore:overflow encountered in scalar:RuntimeWarning"
+
+test-replay: setup $(FIRST) ## Run the other unit tests of replay
+	@$(STEP) "replay" $(PYTEST) tests/unit/replay --ignore $(KERNELS) -n $(WORKERS)
+
+test-unit: setup $(FIRST) ## Run the unit tests of all but replay
+	@$(STEP) "unit tests" $(PYTEST) tests/unit --ignore tests/unit/replay -n $(WORKERS)
+
+test-property: setup $(FIRST) ## Run the tests of laws that hold for any input
+	@$(STEP) "property tests" $(PYTEST) tests/property -n $(WORKERS)
+
+test-int: setup $(FIRST) ## Run the tests against PostgreSQL, Redis, SQLite and real workers, for which they mostly wait
+	@$(STEP) "integration tests" $(PYTEST) tests/integration -n 3
+
+test-contract: setup $(FIRST) ## Run the tests of the API against its description
+	@$(STEP) "contract tests" $(PYTEST) tests/contract -n $(WORKERS)
+
+test-browser: setup chromium $(FIRST) ## Run the tests in the system's Chromium
+	@$(STEP) "browser tests" $(PYTEST) tests/browser
+
+test-package: setup $(FIRST) ## Run the tests of the wheel, the image and the compose files
+	@$(STEP) "package tests" $(PYTEST) tests/package
+
+test-docs: setup $(FIRST) ## Run the tests of the documents
+	@$(STEP) "documentation tests" $(PYTEST) tests/docs
 
 bench: setup ## Measure the speed of the engine and of reading traces
 	$(BIN)/python bench/engine.py

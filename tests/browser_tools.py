@@ -18,7 +18,6 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )  # fmt: skip
 PROGRAM = Path(sys.executable).parent / "capreplay"
-KERNEL_CACHE = Path.home() / ".cache" / "capreplay" / "numba"
 JOB_TIMEOUT_MS = 240_000
 ROWS = 300
 
@@ -50,7 +49,7 @@ class Visit:
 def service(folder: Path, **variables: str) -> Iterator[str]:
     """``capreplay serve`` with its worker; yields the address. Stopped at the end."""
     folder.mkdir(parents=True, exist_ok=True)
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(KERNEL_CACHE), "CAPREPLAY_LOG_LEVEL": "WARNING"} | variables
+    environment = os.environ | {"CAPREPLAY_LOG_LEVEL": "WARNING"} | variables
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
             [str(PROGRAM), "serve", "--port", "0", "--json", "--data-dir", str(folder / "data")],

@@ -22,6 +22,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # A setting of the developer's own shell must not point a test at a real deployment.
     for name in [name for name in os.environ if name.startswith("CAPREPLAY_") and not name.startswith(KEPT_VARIABLES)]:
         del os.environ[name]
+    # Kernels are compiled once, not once for each data folder of a test: services and workers inherit this.
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(Path.home() / ".cache" / "capreplay" / "numba"))
     # No test depends on how fast the machine is.
     hypothesis.settings.register_profile(
         "any-speed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]

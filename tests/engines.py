@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 from naive.routers import Cluster
 from naive.vllm import Config as TwinConfig
@@ -32,6 +33,12 @@ from replay.steptime.record import no_table
 EMPTY = np.zeros(0, np.int64)
 FOREVER = 1 << 40
 SEED = 5
+
+
+def cases(n: int) -> int:
+    """How many of ``n`` random cases to run: all, or a third where kernels run as plain Python (NUMBA_DISABLE_JIT),
+    far slower. The runs of compiled kernels compare all of them."""
+    return n // 3 if numba.config.DISABLE_JIT else n
 
 
 def config(**changes: int) -> Config:

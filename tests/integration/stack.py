@@ -32,8 +32,6 @@ from worker import ticks
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "examples" / "chat-hour.csv.gz"
-KERNEL_CACHE = Path.home() / ".cache" / "capreplay" / "numba"
-"""Shared by all tests: kernels are compiled once, not once a data folder."""
 MODEL, GPU = "meta-llama/Llama-3.1-8B", "H100-SXM"
 SERVER = pytest.param("server", marks=[pytest.mark.postgres, pytest.mark.redis])
 ENDED = ("succeeded", "failed", "cancelled")
@@ -102,7 +100,7 @@ class Stack:
     def start(self, entry: str | None = None, **settings: str) -> subprocess.Popen[bytes]:
         """Starts a worker (or ``beat``) as users do."""
         environment = child_environment(self.settings)
-        environment |= {"NUMBA_CACHE_DIR": str(KERNEL_CACHE), "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+        environment |= {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
         environment |= {f"CAPREPLAY_{name.upper()}": value for name, value in settings.items()}
         command = [sys.executable, "-m", "worker", entry or ("embedded" if self.embedded else "worker")]
         with self.log.open("ab") as log:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engines import SEED, config, law_of, linear_law, random_case, requests, twin_config, twin_requests
+from engines import SEED, cases, config, law_of, linear_law, random_case, requests, twin_config, twin_requests
 from naive.cluster_life import Life, LivingCluster
 
 from replay.kernels.arrivals import prepare_arrivals
@@ -215,7 +215,7 @@ SEEN = {
 def test_the_naive_twin_agrees(kind: str) -> None:
     rng = np.random.default_rng(31 + list(KINDS).index(kind))
     seen: set[str] = set()
-    for i in range(240):
+    for i in range(cases(240)):
         router = list(ROUTERS)[i % len(ROUTERS)]
         c, r, cost, down = draw(rng, router, **KINDS[kind])
         state = run_life(c, r, law_of(c, cost), down)

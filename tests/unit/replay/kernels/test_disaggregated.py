@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import pytest
-from engines import config, law_of, linear_law, random_case, requests, twin_config, twin_requests
+from engines import cases, config, law_of, linear_law, random_case, requests, twin_config, twin_requests
 from naive.disaggregated import Pools as Twin
 
 from replay.kernels.disaggregated import (
@@ -48,7 +47,6 @@ ROUTERS = {
     "least_kv_usage": LEAST_KV_USAGE,
     "vllm_dp": VLLM_DP,
 }
-CASES = 30 if numba.config.DISABLE_JIT else 150
 NOBODY = np.zeros(0, np.int32)
 FREE = TransferOptions(block_ps=0, latency_ps=0, first_token_from_prefill=1, skips_prefill=0)
 
@@ -172,7 +170,7 @@ def random_pools(rng: np.random.Generator, caching: bool) -> Case:
 def test_kernel_is_the_twin(caching: bool) -> None:
     rng = np.random.default_rng((11, caching))
     preempted, lost, waited, hits = 0, 0, 0, 0
-    for number in range(CASES):
+    for number in range(cases(150)):
         case = random_pools(rng, caching)
         run, twin = case.run(), case.twin()
         where = f"case {number}: {case}"
@@ -201,16 +199,15 @@ def test_kernel_is_the_twin(caching: bool) -> None:
         lost += len(twin.lost)
         waited += int((run.handover.kv_ps > prompts.first_ps).sum())
         hits += int(prompts.hit_tokens.sum())
-    if CASES >= 150:
-        assert min(preempted, waited) > 100, "the cases must press on memory and links"
-        assert lost > 0
-        assert hits > 0 or not caching
+    assert min(preempted, waited) > cases(100), "the cases must press on memory and links"
+    assert lost > 0
+    assert hits > 0 or not caching
 
 
 @pytest.mark.parametrize("caching", [False, True], ids=["plain", "caching"])
 def test_cut_into_calls_changes_nothing(caching: bool) -> None:
     rng = np.random.default_rng((12, caching))
-    for _ in range(max(4, CASES // 20)):
+    for _ in range(cases(20)):
         case = random_pools(rng, caching)
         whole, cut = case.run(), case.run(sizes=(1, 3, 2))
         for one, same in zip((whole.prefill, whole.decode), (cut.prefill, cut.decode), strict=True):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engines import config, law_of, linear_law, random_case, requests, run_general, run_twin
+from engines import cases, config, law_of, linear_law, random_case, requests, run_general, run_twin
 from naive.vllm import Engine, from_case
 
 from replay.kernels.state import (
@@ -72,7 +72,7 @@ def test_the_twin_matches_every_recorded_case() -> None:
 @pytest.mark.parametrize("kind", ["plain", "threshold", "priority", "both"])
 def test_general_loop_is_the_twin(kind: str) -> None:
     rng = np.random.default_rng(sum(map(ord, kind)))
-    for _ in range(150):
+    for _ in range(cases(150)):
         c, r, cost = random_case(rng, threshold=kind in ("threshold", "both"), priority=kind in ("priority", "both"))
         outcome, meters = run_general(c, r, law_of(c, cost))
         twin = run_twin(c, r, cost)
@@ -98,7 +98,7 @@ def test_prefix_hits_of_the_twin_in_every_caching_case() -> None:
 
 def test_how_a_run_is_cut_into_calls_changes_nothing() -> None:
     rng = np.random.default_rng(5)
-    for _ in range(60):
+    for _ in range(cases(60)):
         c, r, cost = random_case(rng, threshold=True)
         whole, whole_meters = run_general(c, r, law_of(c, cost))
         cut, cut_meters = run_general(c, r, law_of(c, cost), events_a_call=int(rng.integers(1, 9)))
@@ -110,7 +110,7 @@ def test_how_a_run_is_cut_into_calls_changes_nothing() -> None:
 
 def test_what_always_holds() -> None:
     rng = np.random.default_rng(6)
-    for _ in range(150):
+    for _ in range(cases(150)):
         c, r, cost = random_case(rng)
         outcome, meters = run_general(c, r, law_of(c, cost))
         reg = meters.regs[0]
@@ -169,7 +169,7 @@ def test_what_can_never_be_admitted_ends_the_run_unfinished() -> None:
 
 def test_doubling_all_times_doubles_all_latencies() -> None:
     rng = np.random.default_rng(7)
-    for _ in range(40):
+    for _ in range(cases(40)):
         c, r, cost = random_case(rng)
         once, _ = run_general(c, r, law_of(c, cost))
         twice_cost = tuple(2 * x for x in cost)
@@ -180,7 +180,7 @@ def test_doubling_all_times_doubles_all_latencies() -> None:
 
 def test_round_robin_replicas_are_independent() -> None:
     rng = np.random.default_rng(8)
-    for _ in range(40):
+    for _ in range(cases(40)):
         c, r, cost = random_case(rng)
         coupled, _ = run_general(c._replace(replicas=3), r, law_of(c, cost))
         assert coupled.replica.tolist() == [i % 3 for i in range(len(r.arrival_ps))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from engine_cases import TWIN_KINDS, caching_case, one_of, session_case, with_ids
-from engines import SEED, config, law_of, linear_law, requests
+from engines import SEED, cases, config, law_of, linear_law, requests
 
 from replay.kernels.engine import advance
 from replay.kernels.outages import prepare_changes
@@ -98,7 +98,7 @@ def tight_case(rng: np.random.Generator, kind: str) -> tuple[Config, Requests, S
 def test_a_kept_lookup_is_a_fresh_one(kind: str) -> None:
     rng = np.random.default_rng((9, KINDS.index(kind)))
     kept, fresh = 0, 0
-    for _ in range(80):
+    for _ in range(cases(80)):
         c, r, law = tight_case(rng, kind)
         watched = run_watched(c, r, law, start(c, r))
         forgetful = run_forgetfully(c, r, law, start(c, r))
@@ -110,7 +110,7 @@ def test_a_kept_lookup_is_a_fresh_one(kind: str) -> None:
 
 def test_a_lost_replica_has_found_nothing() -> None:
     rng = np.random.default_rng(10)
-    for _ in range(80):
+    for _ in range(cases(80)):
         c, r, law = tight_case(rng, "replicas")
         end = int(run(c, r, law, start(c, r)).outcome.last_ps.max())
         lost = int(rng.integers(0, end + 1))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import pytest
-from engines import config, law_of, linear_law, random_case, requests, run_general, twin_config, twin_requests
+from engines import cases, config, law_of, linear_law, random_case, requests, run_general, twin_config, twin_requests
 from naive.lockstep import Group
 
 from replay.kernels.lockstep import (
@@ -36,7 +35,6 @@ from replay.kernels.state import (
 )
 
 ROUTERS = {"round_robin": ROUND_ROBIN, "least_outstanding": LEAST_OUTSTANDING, "vllm_dp": VLLM_DP}
-CASES = 30 if numba.config.DISABLE_JIT else 400
 
 
 class Run(NamedTuple):
@@ -78,7 +76,7 @@ def random_group(rng: np.random.Generator, kind: str) -> tuple[Config, Requests,
 def test_kernel_is_the_twin(kind: str) -> None:
     rng = np.random.default_rng((21, len(kind)))
     preempted, dummies = 0, 0
-    for number in range(CASES // 2):
+    for number in range(cases(200)):
         c, r, cost, options, router = random_group(rng, kind)
         state, own = run_group(c, r, law_of(c, cost), options)
         twin = Group(
@@ -105,8 +103,7 @@ def test_kernel_is_the_twin(kind: str) -> None:
         assert int(state.meters.gaps.sum()) == sum(len(rank.gaps) for rank in twin.replicas), where
         preempted += int(regs[:, PREEMPTIONS].sum())
         dummies += twin.dummies
-    if CASES >= 400:
-        assert min(preempted, dummies) > 100, "the cases must press on memory and leave ranks idle"
+    assert min(preempted, dummies) > cases(100), "the cases must press on memory and leave ranks idle"
 
 
 def test_cut_into_calls_changes_nothing() -> None:

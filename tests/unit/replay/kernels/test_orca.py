@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from engines import config, law_of, linear_law, requests, run_general
+from engines import cases, config, law_of, linear_law, requests, run_general
 from naive.orca import Orca, Request
 
 from replay.kernels.state import MAX_USED_BLOCKS, PREEMPTIONS, PREVIOUS_END, SCHEDULED_TOKENS, STEPS, Config, Requests
@@ -26,7 +26,7 @@ def declared(r: Requests, max_tokens: list[int]) -> Requests:
 
 def test_the_loop_is_the_twin() -> None:
     rng = np.random.default_rng(30)
-    for _ in range(400):
+    for _ in range(cases(400)):
         n = int(rng.integers(1, 40))
         prompt = rng.integers(1, int(rng.choice([2, 10, 60])), n)
         output = rng.integers(1, int(rng.choice([2, 8, 50])), n)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engines import config, law_of, linear_law, random_case, requests, run_general, run_twin
+from engines import cases, config, law_of, linear_law, random_case, requests, run_general, run_twin
 
 from replay.kernels.state import (
     FCFS,
@@ -31,7 +31,7 @@ def serve(order: int, prompt: list[int], output: list[int], ranks: list[int], **
 def test_general_loop_is_the_twin(order: int) -> None:
     rng = np.random.default_rng(40 + order)
     preempted = 0
-    for _ in range(250):
+    for _ in range(cases(250)):
         c, r, cost = random_case(rng, threshold=bool(rng.integers(0, 2)), priority=order == PRIORITY, order=order)
         outcome, meters = run_general(c, r, law_of(c, cost), int(rng.choice([1, 9, 1 << 20])))
         twin = run_twin(c, r, cost)
@@ -43,7 +43,7 @@ def test_general_loop_is_the_twin(order: int) -> None:
         assert (reg[STEPS], reg[SCHEDULED_TOKENS], reg[PREVIOUS_END]) == (twin.steps, twin.scheduled, twin.end)
         assert int(meters.cluster[GAP_MAX_PS]) == max(twin.gaps, default=0)
         preempted += int(reg[PREEMPTIONS])
-    assert preempted > 200
+    assert preempted > cases(200)
 
 
 def test_shortest_first_serves_by_length_with_ties_by_arrival() -> None:
@@ -55,7 +55,7 @@ def test_shortest_first_serves_by_length_with_ties_by_arrival() -> None:
 
 def test_an_oracle_waits_no_longer_than_first_come_first_served() -> None:
     rng = np.random.default_rng(41)
-    for _ in range(40):
+    for _ in range(cases(40)):
         n = int(rng.integers(2, 30))
         prompt, output = [4] * n, rng.integers(1, 40, n).tolist()
         by_length = serve(SHORTEST, prompt, output, [k * RANKS_A_TOKEN for k in output])

@@ -184,7 +184,7 @@ ENGINES = {"sglang": (sglang_case, run_sglang), "trtllm": (trtllm_case, run_trtl
 def test_equals_its_naive_twin(engine: str, block: int) -> None:
     case, run = ENGINES[engine]
     preempted = refused = 0
-    for seed in range(block * 250, block * 250 + 250):
+    for seed in range(block * 250, block * 250 + engines.cases(250)):
         c, options, r, times, twin = case(seed)  # type: ignore[operator]
         twins = twins_of(r)
         twin.run(twins)
@@ -199,7 +199,7 @@ def test_equals_its_naive_twin(engine: str, block: int) -> None:
 def test_equals_its_naive_twin_where_requests_follow_others(engine: str) -> None:
     case, run = ENGINES[engine]
     shifted = 0
-    for seed in range(2000, 2150):
+    for seed in range(2000, 2000 + engines.cases(150)):
         c, options, r, times, twin = case(seed)  # type: ignore[operator]
         rng = np.random.default_rng(seed)
         n = len(r.arrival_ps)
@@ -214,13 +214,13 @@ def test_equals_its_naive_twin_where_requests_follow_others(engine: str) -> None
         assert_equal(state, twin, twins, c, seed)
         assert state.arrivals.sent_ps.tolist() == [x.arrival for x in twins], seed
         shifted += sum(x.arrival != a for x, a in zip(twins, r.arrival_ps.tolist(), strict=True))
-    assert shifted > 500
+    assert shifted > engines.cases(500)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_cutting_the_run_into_calls_changes_nothing(engine: str) -> None:
     case, run = ENGINES[engine]
-    for seed in range(40):
+    for seed in range(engines.cases(40)):
         c, options, r, times, _ = case(seed)  # type: ignore[operator]
         whole, cut = (run(c, options, r, times, n) for n in (1 << 20, 1))  # type: ignore[operator]
         for one, other in zip(whole.outcome + whole.meters, cut.outcome + cut.meters, strict=True):

@@ -5,7 +5,18 @@ from __future__ import annotations
 import numba
 import numpy as np
 import pytest
-from engines import SEED, config, law_of, linear_law, random_case, requests, run_cluster_twin, run_fast, run_general
+from engines import (
+    SEED,
+    cases,
+    config,
+    law_of,
+    linear_law,
+    random_case,
+    requests,
+    run_cluster_twin,
+    run_fast,
+    run_general,
+)
 
 from replay.kernels.state import (
     FINISHED,
@@ -67,7 +78,7 @@ def random_cluster(rng: np.random.Generator, router: str) -> tuple[Config, Reque
 @pytest.mark.parametrize("router", ROUTERS)
 def test_the_naive_twin_agrees(router: str) -> None:
     rng = np.random.default_rng(21)
-    for _ in range(60):
+    for _ in range(cases(60)):
         c, r, cost = random_cluster(rng, router)
         outcome, meters = run_general(c, r, law_of(c, cost))
         twin = run_cluster_twin(c, r, cost, router)
@@ -80,7 +91,7 @@ def test_the_naive_twin_agrees(router: str) -> None:
 def test_prefix_aware_agrees_with_the_naive_twin() -> None:
     rng = np.random.default_rng(22)
     hits = 0
-    for _ in range(80):
+    for _ in range(cases(80)):
         c, r, cost = random_cluster(rng, "least_outstanding")
         n = len(r.arrival_ps)
         longest = int((r.prompt_tokens + r.output_tokens).max())
@@ -101,7 +112,7 @@ def test_prefix_aware_agrees_with_the_naive_twin() -> None:
         assert outcome.replica.tolist() == twin.chosen
         assert outcome.last_ps.tolist() == [x.last for x in twin.requests]
         hits += int(outcome.hit_tokens.sum())
-    assert hits > 1000
+    assert hits > cases(1000)
 
 
 def test_the_fast_loop_of_coupled_replicas_is_the_general_loop_in_any_number_of_calls() -> None:

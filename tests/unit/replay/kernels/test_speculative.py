@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from engine_cases import TWIN_KINDS, caching_case, ceil_div, one_of
-from engines import config, law_of, linear_law, random_case, requests, twin_config
+from engines import cases, config, law_of, linear_law, random_case, requests, twin_config
 from naive.speculative import Expected, Sampled
 from naive.vllm import Config as TwinConfig
 from naive.vllm import Engine, Request
@@ -94,7 +94,7 @@ def assert_same(kernel: tuple[Outcome, Meters], twin: Engine, c: Config) -> None
 def test_twin(kind: str) -> None:
     rng = np.random.default_rng((29, len(kind)))
     preempted = saved = 0
-    for case in range(250):
+    for case in range(cases(250)):
         c, r, cost = random_case(rng, threshold=kind in ("threshold", "both"), priority=kind in ("priority", "both"))
         c, acceptance = speculating(rng, c, r)
         twin = Engine(with_drafts(twin_config(c, cost), c, acceptance), people(r, c))
@@ -103,15 +103,15 @@ def test_twin(kind: str) -> None:
         assert_same(run(c, r, law_of(c, cost), acceptance, cut), twin, c)
         preempted += sum(x.preemptions for x in twin.requests)
         saved += twin.gaps.count(0) if cost != (0, 0, 0, 0, 0) else 0
-    assert preempted > 100, "the cases must press on memory"
-    assert saved > 1000, "drafts must be accepted"
+    assert preempted > cases(100), "the cases must press on memory"
+    assert saved > cases(1000), "drafts must be accepted"
 
 
 @pytest.mark.parametrize("kind", [kind for kind in TWIN_KINDS if kind != "async"])
 def test_twin_with_prefix_caching(kind: str) -> None:
     rng = np.random.default_rng((30, len(kind)))
     hits = 0
-    for _ in range(80):
+    for _ in range(cases(80)):
         c, r, cost, twin = caching_case(rng, kind)
         c, acceptance = speculating(rng, c, r)
         twin = Engine(with_drafts(twin_config(c, cost), c, acceptance), twin.requests)
@@ -120,7 +120,7 @@ def test_twin_with_prefix_caching(kind: str) -> None:
         assert_same(kernel, twin, c)
         assert kernel[0].hit_tokens.tolist() == [x.hits for x in twin.requests]
         hits += twin.hits
-    assert hits > 1000
+    assert hits > cases(1000)
 
 
 def alone(g: int, acceptance: int, output: int, expected: int = 0, **changes: int) -> tuple[Outcome, Meters]:

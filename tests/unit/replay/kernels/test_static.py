@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from engines import cases
 from naive import seed_article
 from naive.static import Law, Request, Static, gaps
 
@@ -163,7 +164,7 @@ def random_case(seed: int) -> tuple[Config, StaticOptions, Requests, StepTimes, 
 
 @pytest.mark.parametrize("block", range(8))
 def test_equals_its_naive_twin(block: int) -> None:
-    for seed in range(block * 50, block * 50 + 50):
+    for seed in range(block * 50, block * 50 + cases(50)):
         config, options, requests, times, twin, twins = random_case(seed)
         state = run_static(config, options, requests, times)
         twin.run(twins)
@@ -193,7 +194,7 @@ def test_wide_batches_equal_the_twin() -> None:
 
 
 def test_cutting_the_run_into_calls_changes_nothing() -> None:
-    for seed in range(20):
+    for seed in range(cases(20)):
         config, options, requests, times, _, _ = random_case(seed)
         whole, cut = (run_static(config, options, requests, times, n) for n in (1 << 20, 1))
         for one, other in zip(whole.outcome + whole.meters, cut.outcome + cut.meters, strict=True):
@@ -316,7 +317,7 @@ def test_gives_the_articles_static_rows(ms_per_unit: int, recorded: tuple[float,
 
 def test_one_slot_is_the_general_loop() -> None:
     """A batch of one is one request at a time: the same steps, priced the same, tables included."""
-    for seed in range(100, 160):
+    for seed in range(100, 100 + cases(60)):
         config, _, requests, times, _, _ = random_case(seed)
         config = config._replace(max_num_seqs=1, batches_in_flight=1, num_blocks=1 << 20)
         static = run_static(config, options_of(stream=True, timeout_ps=0), requests, times)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engines import config, linear_law, requests
+from engines import cases, config, linear_law, requests
 from naive.v0 import V0, Request, SwapSpaceShort
 
 from replay.kernels.state import (
@@ -94,7 +94,7 @@ def with_chunks(rng: np.random.Generator, c: Config) -> Config:
 def test_the_loop_is_the_twin(chunked: bool) -> None:
     rng = np.random.default_rng(20)
     preempted, aborted, swaps = 0, 0, 0
-    for _ in range(700):
+    for _ in range(cases(700)):
         c, options, r, cost = random_run(rng)
         if chunked:
             c, options = with_chunks(rng, c), RECOMPUTE
@@ -123,8 +123,8 @@ def test_the_loop_is_the_twin(chunked: bool) -> None:
         assert int(state.meters.cluster[GAP_MAX_PS]) == max(gaps, default=0)
         preempted += int(reg[PREEMPTIONS])
         swaps += options.swap * int(reg[PREEMPTIONS])
-    assert preempted > 500, "the cases must press on memory"
-    assert chunked or (swaps > 100 and aborted > 5)
+    assert preempted > cases(500), "the cases must press on memory"
+    assert chunked or (swaps > cases(100) and aborted > cases(5))
 
 
 def test_a_prefill_stalls_the_decodes() -> None:
@@ -200,7 +200,7 @@ def test_nothing_is_admitted_while_anything_is_swapped_out() -> None:
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_round_robin_replicas_are_independent(replicas: int) -> None:
     rng = np.random.default_rng(21)
-    for _ in range(30):
+    for _ in range(cases(30)):
         c, _, r, cost = random_run(rng)
         coupled = run(c._replace(replicas=replicas), r, law_of(c, cost)).outcome
         for k in range(replicas):
