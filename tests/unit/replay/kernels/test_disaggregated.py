@@ -200,7 +200,7 @@ def test_kernel_is_the_twin(caching: bool) -> None:
         waited += int((run.handover.kv_ps > prompts.first_ps).sum())
         hits += int(prompts.hit_tokens.sum())
     assert min(preempted, waited) > cases(100), "the cases must press on memory and links"
-    assert lost > 0
+    assert lost > 0 or cases(150) < 150, "it takes all the cases to lose a request"
     assert hits > 0 or not caching
 
 
