@@ -19,8 +19,8 @@ STEP := bash .ci/step
 TOGETHER = $(MAKE) --no-print-directory -j $(JOBS) --output-sync=target WORKERS=0 FIRST=test-kernels
 FIRST ?=
 KERNELS := tests/unit/replay/kernels
-TESTS := test-kernels test-kernels-checked test-kernels-uncompiled test-replay test-unit test-property test-int \
-	test-browser test-contract test-package test-docs
+TESTS := test-kernels test-kernels-checked test-int test-replay test-property test-browser test-unit \
+	test-kernels-uncompiled test-contract test-docs test-package
 LOCKS := requirements.lock requirements-dev.lock requirements-build.lock
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 export UV_HTTP_TIMEOUT ?= 180
@@ -58,7 +58,7 @@ fmt: setup ## Format the code
 	$(BIN)/ruff check --fix-only .
 
 check: setup chromium ## Run every check: style, types, who imports whom, and all tests
-	@$(TOGETHER) $(TESTS) lint types
+	@$(TOGETHER) test-kernels lint types $(TESTS)
 
 test: setup chromium ## Run all tests, with real PostgreSQL and Redis (found or started)
 	@$(TOGETHER) $(TESTS)
