@@ -29,7 +29,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/bytecode
 
-.PHONY: help setup fmt check test lint types $(TESTS) bench lock serve demo openapi accuracy chromium clean
+.PHONY: help setup fmt check test lint types test-kernels test-kernels-checked test-kernels-uncompiled test-replay test-unit \
+	test-property test-int test-contract test-browser test-package test-docs bench lock serve demo openapi accuracy chromium \
+	clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-24s %s\n", $$1, $$2}'

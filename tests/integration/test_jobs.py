@@ -96,7 +96,8 @@ def test_measurements_are_fitted_by_a_worker_and_count_for_the_next_replay(stack
         kept = calibrations.get_calibration(session, stack.principal, detail.calibration_id or "")
     assert kept.calibration.value("kernels_factor") == pytest.approx(1.12, rel=0.03)
     assert kept.counts
-    assert not any(stack.services.blobs.exists(one["sha256"]) for one in detail.job.spec["calibrate"]["files"])
+    sent = [one["sha256"] for one in detail.job.spec["calibrate"]["files"]]
+    wait_until(lambda: not any(map(stack.services.blobs.exists, sent)), "what was sent to be deleted", PATIENCE_S)
     again = stack.replay(trace_id, spec)
     assert again.created
     for job, provenance in ((before, "transported"), (again.job, "measured")):
