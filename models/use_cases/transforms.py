@@ -51,8 +51,9 @@ def ready_transform(
             return f"{part}/{tenant_label(key, tenant)}" if slash and hashed[part] else name
         return name if name == NO_LABEL or trace.options.get("ids") != "hash" else tenant_label(key, name)
 
-    parts = [(one.name, facts_of(_report(other))) for one, other in zip(named, others, strict=True)]
-    check_transform(transform, mixed_facts(facts_of(_report(trace)), parts, transform.mix_align), label_of)
+    parts = [(one, facts_of(_report(other))) for one, other in zip(named, others, strict=True)]
+    facts = mixed_facts(facts_of(_report(trace)), parts, transform.mix_align)
+    check_transform(transform, facts, label_of, services.settings.job_max_requests)
     labelled = {
         "tenants": tuple(map(label_of, transform.tenants)),
         "without_tenants": tuple(map(label_of, transform.without_tenants)),

@@ -45,6 +45,17 @@ def test_what_the_trace_has_not_is_refused_at_once(local, name):
     assert local.http.get("/v1/jobs").json()["items"] == []
 
 
+def test_more_requests_than_a_replay_takes_are_refused_at_once(local):
+    many = (HEAD + "".join(f"{i * 0.5},{400 + i},20,a,s\n" for i in range(1200))).encode()
+    trace_id = local.made.add_ready_trace(content=many)
+    change = {"growth": 1000, "agent_steps": 100}
+    for address, body in (("/v1/plans", PLAN), ("/v1/replays", REPLAY)):
+        asked = {**body, "trace_id": trace_id, "transform": change}
+        refused = problem(local.http.post(address, json=asked), 422, "workload.too_many_requests")
+        assert refused["errors"][0]["field"] == "transform.growth"
+        assert "120,000,000 requests or more; one replay takes 100,000,000" in refused["detail"]
+
+
 def test_a_schedule_is_not_changed_to_what_its_trace_has_not(local):
     long, short = local.made.add_ready_trace(content=NAMED), local.made.add_ready_trace(content=WEST)
     body = {"name": "s", "cron": "0 4 * * *", "zone": "UTC", "trace_id": long}
