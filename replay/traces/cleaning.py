@@ -37,7 +37,7 @@ CURES = {
     "grouped_digits": "write whole numbers without separators: 1200",
     "rounded": "write all digits: 1.55e+03 may be any number from 1,545 to 1,555",
     "not_a_number": "write a whole number of tokens, or leave the cell empty where it is unknown",
-    "not_an_integer": "tokens are whole numbers",
+    "not_an_integer": "tokens and lines are whole numbers",
     "negative": "tokens cannot be negative",
     "tokens_above_limit": "check the column; limits.max_tokens_per_request, or for outputs "
     "limits.max_output_tokens_per_request, lets a real request through",
@@ -51,7 +51,7 @@ CURES = {
     "contradicts": "two fields of the row contradict each other; check the export",
     "not_unpacked": "the record's layout is not as documented; check the export",
     "missing_predecessor": "a turn with a delay needs an earlier turn of its session in the file",
-    "negative_delay": "a delay cannot be negative",
+    "negative_delay": "a delay is a number from 0 up",
 }
 
 

@@ -20,6 +20,7 @@ from replay.traces.formats.base import Format
 from replay.traces.formats.generic import unknown_columns
 from replay.traces.gaps import Around, classify, mean_without, remark
 from replay.traces.jsontext import open_json
+from replay.traces.kept import kept_in, settled
 from replay.traces.lines import batches as line_batches
 from replay.traces.logtext import open_log
 from replay.traces.mixing import write_own
@@ -64,21 +65,19 @@ def ingest(
     options = options or IngestOptions()
     if options.ids == "hash" and not id_key:
         raise key_needed()
-    pseudonyms = Pseudonyms(id_key) if options.ids == "hash" and id_key else None
     description = description_in(source)
     if description is not None:
         return _drawn(description, out, options, progress)
     opened = Source(source, options.limits, lambda done, total: progress(int(_READ * done), total))
     table = open_table(opened)
-    carried = canonical.carried_meta(source) if opened.is_parquet else Meta()
-    if options.block_size is None and carried.block_size_tokens:
-        options = options.model_copy(update={"block_size": carried.block_size_tokens})
-    if carried.notes:  # drawn or mixed by this program: its times are what was asked for
-        options = options.model_copy(update={"keep_far_off": True})
     chosen, why = choose(table.sample, options)
+    kept = kept_in(source) if opened.is_parquet else None
+    notes = kept.notes if kept is not None else ""
+    if kept is not None:
+        options = settled(options, kept)
     check_columns(table.sample, options)
-    if chosen.name == "capreplay-parquet":
-        canonical.check_reread(source)
+
+    pseudonyms = Pseudonyms(id_key, labels_stay=kept is not None) if options.ids == "hash" and id_key else None
 
     def stage(begin: float, end: float, rows: int) -> Callable[[int], None]:
         """Progress of a stage after the reading, which is told its rows done."""
@@ -110,9 +109,9 @@ def ingest(
                     "more_pages",
                     f"the file is not the last page of its list ({more}): if pages are missing, so is load",
                 )
-            meta = replace(_meta(spool, ledger, chosen, options), notes=carried.notes)
-            if carried.notes:
-                ledger.warn("carried", carried.notes)
+            meta = replace(_meta(spool, ledger, chosen, options), notes=notes)
+            if notes:
+                ledger.warn("carried", notes)
             spool.write(staged, meta, stage(_READ, _WRITTEN, spool.rows))
             span_ns = (spool.last_ns or 0) - (spool.first_ns or 0)
             measured = measure(staged, meta, span_ns, stage(_WRITTEN, 1.0, spool.rows))
@@ -138,7 +137,7 @@ def _drawn(
     frame, note = draw(description)
     with TemporaryDirectory(prefix=".drawn-", dir=out.parent) as folder:
         target = Path(folder) / "drawn.parquet"
-        write_own(frame, target, note, None)
+        write_own(frame, target, Meta(notes=note))
         report = ingest(target, out, options, progress)
     why = "the file describes clients (span_s, clients); its requests were drawn from that"
     return report.model_copy(update={"title": "Drawn from a description", "why": why})
