@@ -11,6 +11,7 @@ import polars as pl
 from replay.errors import FieldError, TraceError, curable
 from replay.traces.cleaning import Ledger
 from replay.traces.formats.base import TOKEN_FIELDS, Match, TableFormat
+from replay.traces.formats.outcomes import Outcomes, kind_of, outcome_columns, with_outcomes
 from replay.traces.formats.own import check_blocks
 from replay.traces.jsoncells import json_cells
 from replay.traces.options import MAPPED_FIELDS, REQUIRED_FIELDS, IngestOptions, MappedField
@@ -200,6 +201,8 @@ class GenericFormat:
         _check_names(options, ledger)
         check_unmapped_cache(sample, options.mapping, options)
         columns = {field: options.mapping[field] for field in MAPPED_FIELDS if field in options.mapping}
+        outcomes = _outcomes(sample, options)
+        outcomes.say(sample, ledger)
         inner = TableFormat(
             name=self.name,
             title=self.title,
@@ -208,9 +211,19 @@ class GenericFormat:
             containers=(sample.container,),
             cached_inside=None,
             checks_total=True,
-            hook=check_blocks,
+            extra=tuple(outcomes.columns),
+            hook=with_outcomes(check_blocks, outcomes),
         )
         return inner.read(table, options, ledger)
+
+
+def _outcomes(sample: Sample, options: IngestOptions) -> Outcomes:
+    """What says how requests ended: the column that is mapped to status, else those whose names say so."""
+    mapped = options.mapping.get("status")
+    if mapped is not None:
+        return Outcomes({mapped: kind_of(mapped) or "word"}, asks=False)
+    taken = set(options.mapping.values())
+    return Outcomes({} if options.ignore_status else outcome_columns(sample, taken), asks=True)
 
 
 FORMATS = (GenericFormat(),)

@@ -10,6 +10,7 @@ too, and is read back as it was: its metadata say when it began and in which zon
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import polars as pl
 
@@ -25,6 +26,7 @@ from replay.traces.formats.base import (
     block_lists,
     duration_column,
 )
+from replay.traces.formats.outcomes import Outcomes, outcome_columns, with_outcomes
 from replay.traces.formats.records import MEASURED
 from replay.traces.kept import kept_in
 from replay.traces.options import TIME_UNITS, IngestOptions, MappedField
@@ -79,7 +81,7 @@ def _linked(frame: pl.DataFrame, batch: Batch, reading: Reading) -> pl.DataFrame
         frame = frame.with_columns(lines.alias("kept_line" if name == "source_line" else name))
         if lines.null_count():
             frame = add_rule(frame, pl.lit(lines.is_null() & known(raw[name])), "not_an_integer", name)
-    if "status" in frame.columns and (silent := batch.frame["status"].is_null()).any():  # as without the column
+    if "status" in batch.frame.columns and (silent := batch.frame["status"].is_null()).any():  # as without the column
         frame = frame.with_columns(pl.when(~pl.lit(silent)).then(pl.col("status")).alias("status"))
     if frame["arrival_ns"].null_count():
         follows = pl.col("after_line").is_not_null() if "after_line" in frame.columns else pl.lit(value=False)
@@ -122,6 +124,17 @@ def _table(sample: Sample) -> TableFormat | None:
     )
 
 
+def _with_outcomes(inner: TableFormat, sample: Sample, ledger: Ledger) -> TableFormat:
+    """Without a column ``status``, others whose names say so tell how requests ended."""
+    outcomes = Outcomes(outcome_columns(sample, {*inner.columns.values(), *inner.extra}), asks=True)
+    if not outcomes.columns:
+        return inner
+    outcomes.say(sample, ledger)
+    columns = {name: column for name, column in inner.columns.items() if name != "status"}
+    extra = (*inner.extra, *outcomes.columns)
+    return replace(inner, columns=columns, extra=extra, hook=with_outcomes(_linked, outcomes))
+
+
 class OwnFormat:
     """One container of our own format."""
 
@@ -143,6 +156,8 @@ class OwnFormat:
     def read(self, table: Table, options: IngestOptions, ledger: Ledger) -> Iterator[pl.DataFrame]:
         """See Format."""
         inner = _table(table.sample)
+        if inner is not None and not (options.ignore_status or "status" in table.sample.columns):
+            inner = _with_outcomes(inner, table.sample, ledger)
         if inner is None:
             raise refusal(
                 "wrong_format",
