@@ -22,7 +22,7 @@ _SYNONYMS: dict[MappedField, tuple[str, ...]] = {
     "arrival": (
         "arrival", "arrival_time", "arrived_at", "arrival_timestamp", "timestamp", "time", "ts", "datetime",
         "start_time", "starttime", "created_at", "request_time", "request_start", "created", "received_at", "start",
-        "timestamp_s", "request_created_at", "arrival_time_us", "arrival_time_ns",
+        "timestamp_s", "request_created_at", "log_time", "arrival_time_us", "arrival_time_ns",
     ),
     "prompt_tokens": (
         "prompt_tokens", "input_tokens", "input_length", "prompt_length", "prompt_len", "input_len", "context_tokens",

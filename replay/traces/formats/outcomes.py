@@ -139,7 +139,7 @@ class Outcomes:
         Raises:
             TraceError: ``trace.ambiguous_status``.
         """
-        ranks = []
+        ranks: list[pl.Series] = []
         for column, kind in self.columns.items():
             if column in batch.frame.columns:
                 ranks.append(self._ranks(batch.frame[column], column, kind, reading.ledger).alias(f"rank {len(ranks)}"))

@@ -130,7 +130,7 @@ def _with_outcomes(inner: TableFormat, sample: Sample, ledger: Ledger) -> TableF
     if not outcomes.columns:
         return inner
     outcomes.say(sample, ledger)
-    columns = {name: column for name, column in inner.columns.items() if name != "status"}
+    columns: dict[MappedField, str] = {name: column for name, column in inner.columns.items() if name != "status"}
     extra = (*inner.extra, *outcomes.columns)
     return replace(inner, columns=columns, extra=extra, hook=with_outcomes(_linked, outcomes))
 
