@@ -40,6 +40,8 @@ SCHEMA: dict[str, pl.DataType] = {
 }
 
 COLUMNS = tuple(SCHEMA)
+ALWAYS = ("arrival_ns", "prompt_tokens", "output_tokens", "source_line")
+"""Columns that a file has even where they hold nothing: by them it is known again."""
 RAW_IDS = pl.List(pl.UInt64())
 """Block ids as the source gave them, before they become dense."""
 PREFIX = "capreplay."

@@ -178,7 +178,7 @@ def test_every_format_round_trips(found, name: str) -> None:
     """Lengths come back whole, and times to the nanosecond where the format states them for every request."""
     found.sort()
     requests = [Call(at, prompt, output, session) for at, prompt, output, session in found]
-    report, table = read(MAKERS[name](requests), time_unit=OWN_UNITS.get(name))
+    report, table = read(MAKERS[name](requests), time_unit=OWN_UNITS.get(name), turn_lengths="whole")
     assert (report.format, report.requests) == (name, len(requests))
     lengths = sorted(table.select("prompt_tokens", "output_tokens").rows())
     assert lengths == sorted((call.prompt, call.output) for call in requests)

@@ -10,7 +10,7 @@ from replay.errors import FieldError, TraceError
 from replay.traces.formats.records import RecordReading, Row
 from replay.traces.jsontext import is_ids
 
-_TELLING_TURNS, _ADDED_SHARE = 10, 0.8
+_TELLING_TURNS, _ADDED_SHARE, _REJECTED_SHARE = 10, 0.8, 0.05
 
 
 @dataclass
@@ -73,19 +73,22 @@ def _id(session: str, place: int | str) -> int:
 
 
 def _note(row: Row, session: str, reading: RecordReading) -> None:
-    """Counts turns that are shorter than what they would repeat of the turn before: all of them, where the file gives
-    what a turn adds."""
-    prompt, output = row["prompt_tokens"], row["output_tokens"]
+    """Counts turns that are shorter than what they would repeat of the turn before, and do not begin with its blocks:
+    all of them, where the file gives what a turn adds."""
+    prompt, output, ids = row["prompt_tokens"], row["output_tokens"], row["prefix_blocks"]
     if not isinstance(prompt, int) or not isinstance(output, int):
         return
-    before: dict[str, int] = reading.state.setdefault("lengths", {})
-    turns: dict[str, int] = reading.state.setdefault("turns", {"all": 0, "shorter": 0})
+    before: dict[str, tuple[int, object]] = reading.state.setdefault("lengths", {})
+    turns: dict[str, int] = reading.state.setdefault("turns", {"all": 0, "shorter": 0, "rejected": 0})
+    first_block = ids[0] if isinstance(ids, list) and ids else None
     if session in before:
+        tokens, block = before[session]
         turns["all"] += 1
-        turns["shorter"] += prompt < before[session]
+        turns["shorter"] += prompt < tokens and (block is None or block != first_block)
     elif not before:
         reading.at_end.append(lambda: _check(turns))
-    before[session] = prompt + output
+    turns["rejected"] += "rule" in row
+    before[session] = (prompt + output, first_block)
 
 
 def _check(turns: dict[str, int]) -> None:
@@ -94,7 +97,8 @@ def _check(turns: dict[str, int]) -> None:
     Raises:
         TraceError: ``trace.ambiguous_turns``.
     """
-    if turns["all"] < _TELLING_TURNS or turns["shorter"] <= _ADDED_SHARE * turns["all"]:
+    few = turns["all"] < _TELLING_TURNS or turns["shorter"] <= _ADDED_SHARE * turns["all"]
+    if few or turns["rejected"] > _REJECTED_SHARE * turns["all"]:  # turns out of order say nothing
         return
     choices = (
         ("added", "a turn's length counts only what it adds to the turn before (mooncake-delta)"),
