@@ -6,17 +6,17 @@ given back. *State* groups hold a fixed state, ``state_blocks`` in all. Admissio
 ``window_cap_blocks`` (engine semantics 2.3, 3.2).
 
 With prefix caching every group has blocks of its own for the same text. A hit must hold in all of them: the whole
-prefix in full groups, and in window groups the blocks that the next token reads. A slot's row of the block table holds
-the full groups' blocks, then a ring of each window group's live ones.
+prefix in full groups, and in window groups the blocks that the next token reads.
 
 Callers import ``grow``, ``release`` and the rest from here; models with one full group go on to ``memory``.
 """
 
 from __future__ import annotations
 
-from replay.kernels.hashing import find_bucket
-from replay.kernels.head_memo import lookup_one_group
-from replay.kernels.jit import inlined, inner
+from replay.kernels.group_layout import block_size_of, is_grouped, key_of, place_in_table, tokens_outside
+from replay.kernels.group_memo import forget_found_of_groups, lookup_of_groups, note_registered
+from replay.kernels.head_memo import drop_found, lookup_one_group
+from replay.kernels.jit import inner
 from replay.kernels.memory import (
     blocks_for,
     forget,
@@ -29,21 +29,6 @@ from replay.kernels.memory import (
     unlink,
 )
 from replay.kernels.state import FREE_BLOCKS, NEVER, Blocks, Config, Int64, Requests, Slots
-from replay.kernels.texts import name_of
-
-
-@inlined
-def is_grouped(config: Config) -> bool:
-    """Whether the model has anything but one full group."""
-    return config.full_groups != 1 or config.window_groups > 0 or config.state_blocks > 0
-
-
-@inner
-def tokens_outside(config: Config, computed: int) -> int:
-    """Leading tokens that window layers do not read once ``computed`` tokens are computed."""
-    if config.window_chunked:
-        return computed // config.window_tokens * config.window_tokens
-    return max(0, computed - config.window_tokens + 1)
 
 
 @inner
@@ -82,44 +67,6 @@ def blocks_to_admit(config: Config, tokens: int, hits: int, first_live: int) -> 
 
 
 @inner
-def place_in_table(config: Config, slot: int, group: int, i: int) -> int:
-    """Where the block table keeps block ``i`` of a slot's group: full groups first, then the window groups' rings."""
-    width, ring = config.table_width, config.window_ring
-    row = slot * (config.full_groups * width + config.window_groups * ring)
-    if group < config.full_groups:
-        return row + group * width + i
-    return row + config.full_groups * width + (group - config.full_groups) * ring + i % ring
-
-
-@inner
-def block_size_of(config: Config, group: int) -> int:
-    """Tokens in a block of a group."""
-    return config.full_block_size if group < config.full_groups else config.window_block_size
-
-
-@inner
-def key_of(config: Config, requests: Requests, r: int, group: int, i: int) -> int:
-    """The name of block ``i`` of request ``r`` in a group: that of its last token, apart for each group."""
-    last = (i + 1) * block_size_of(config, group) - 1
-    return name_of(requests, config, r, last) * (config.full_groups + config.window_groups) + group
-
-
-@inner
-def is_cached(
-    config: Config, requests: Requests, blocks: Blocks, base: int, mask: int, r: int, first: int, end: int, i: int
-) -> bool:
-    """Whether block ``i`` is cached in all groups from ``first`` to before ``end``; notes them in ``found``."""
-    for group in range(first, end):
-        block = blocks.bucket_block[
-            find_bucket(blocks.bucket_key, blocks.bucket_block, base, mask, key_of(config, requests, r, group, i))
-        ]
-        if block == NEVER:
-            return False
-        blocks.found[place_in_table(config, 0, group, i)] = block
-    return True
-
-
-@inner
 def lookup(
     config: Config, requests: Requests, blocks: Blocks, reg: Int64, replica: int, r: int, tokens: int, mask: int
 ) -> tuple[int, int, int]:
@@ -129,48 +76,7 @@ def lookup(
     if not is_grouped(config):
         hits, free_hits = lookup_one_group(config, requests, blocks, reg, replica, r, tokens, mask)
         return hits, free_hits, 0
-    base, full, everyone = replica * (mask + 1), config.full_groups, config.full_groups + config.window_groups
-    hit_tokens, first_live = tokens - 1, 0
-    if full > 0:
-        hits = 0
-        while (hits + 1) * config.full_block_size < tokens and is_cached(
-            config, requests, blocks, base, mask, r, 0, full, hits
-        ):
-            hits += 1
-        hit_tokens = hits * config.full_block_size
-    if config.window_groups > 0:
-        size = config.window_block_size
-        step = max(size, config.full_block_size) if full > 0 else size  # a hit is whole blocks of every group
-        if config.window_chunked:
-            first_live = tokens_outside(config, hit_tokens) // size
-            end = first_live
-            while (end + 1) * size <= hit_tokens and is_cached(
-                config, requests, blocks, base, mask, r, full, everyone, end
-            ):
-                end += 1
-        else:
-            wanted = blocks_for(config.window_tokens - 1, size)
-            i, run, end = hit_tokens // size, 0, 0
-            while i > 0 and not (run > 0 and run >= wanted):
-                i -= 1
-                if run == 0 and (i + 1) * size % step != 0:
-                    continue
-                if is_cached(config, requests, blocks, base, mask, r, full, everyone, i):
-                    end = i + 1 if run == 0 else end
-                    run += 1
-                else:
-                    run = 0
-            if run == 0:
-                end = 0
-            first_live = end - run
-        hit_tokens = end * size // step * step
-        first_live = min(first_live, hit_tokens // size)
-    free_hits = 0
-    for group in range(everyone):
-        size = block_size_of(config, group)
-        for i in range(0 if group < full else first_live, hit_tokens // size):
-            free_hits += blocks.references[blocks.found[place_in_table(config, 0, group, i)]] == 0
-    return hit_tokens // config.block_size, free_hits, first_live
+    return lookup_of_groups(config, requests, blocks, reg, replica, r, tokens, mask)
 
 
 @inner
@@ -185,7 +91,7 @@ def take_hits(
     for group in range(config.full_groups + config.window_groups):
         first = 0 if group < config.full_groups else first_live
         for i in range(first, hit_tokens // block_size_of(config, group)):
-            block = blocks.found[place_in_table(config, 0, group, i)]
+            block = blocks.found[place_in_table(config, replica, group, i)]
             if blocks.references[block] == 0:
                 unlink(blocks, block)
                 reg[FREE_BLOCKS] -= 1
@@ -195,6 +101,7 @@ def take_hits(
     slots.covered[slot] = hit_tokens
     slots.first_live[slot] = first_live
     slots.cached[slot] = hits
+    drop_found(reg)
 
 
 @inner
@@ -216,7 +123,9 @@ def publish(
             first = max(first, slots.first_live[slot])
         for i in range(first, tokens // size):
             block = blocks.table[place_in_table(config, slot, group, i)]
-            register(blocks, base, mask, block, key_of(config, requests, r, group, i))
+            key = key_of(config, requests, r, group, i)
+            register(blocks, base, mask, block, key)
+            note_registered(config, blocks, replica, key)
     slots.cached[slot] = tokens // config.block_size
 
 
@@ -286,6 +195,7 @@ def grow(
                 block = blocks.next[sentinel]
                 unlink(blocks, block)
                 if blocks.hash[block] != NEVER:
+                    forget_found_of_groups(config, blocks, replica, block)
                     forget(blocks, replica * (mask + 1), mask, block)
                 blocks.references[block] = 1
                 blocks.table[place_in_table(config, slot, group, i)] = block

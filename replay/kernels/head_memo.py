@@ -7,7 +7,7 @@ Three things change what an earlier step has found, and all come through here: a
 lost with its replica is dropped (``drop_found``). New names need no notice: they lie beyond the first that was missing,
 or queue behind an older block of the same name.
 
-For models with one full group; ``groups`` looks up the others from the start, and their ``HEAD_HITS`` stay 0.
+For models with one full group; the others: ``group_memo``.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def sort_by_prefix(
     count, r = 0, reg[HEAD]
     while r != NEVER:
         tokens = requests.prompt_tokens[r] + outcome.generated[r]
-        hit = radix.end[match(config, requests, radix, replica, r, tokens)]
+        hit = radix.end[match(config, requests, radix, reg, replica, r, tokens)]
         at = count
         while at > 0 and length[at - 1] < hit:
             queue[at], length[at] = queue[at - 1], length[at - 1]

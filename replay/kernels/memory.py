@@ -9,6 +9,8 @@ the request, so that a prompt's tail is evicted before its head. Models whose la
 
 from __future__ import annotations
 
+from replay.kernels.group_layout import is_grouped
+from replay.kernels.group_memo import note_freed_of_groups
 from replay.kernels.hashing import close_bucket, find_bucket
 from replay.kernels.head_memo import drop_found, forget_found, note_freed
 from replay.kernels.jit import inner
@@ -176,7 +178,7 @@ def grow_one_group(
             unlink(blocks, block)
             if blocks.hash[block] != NEVER:
                 if config.host_blocks > 0:
-                    keep_on_host(config, blocks.host, replica, blocks.hash[block])
+                    keep_on_host(config, requests, blocks.host, replica, blocks.hash[block])
                 forget_found(config, blocks, reg, replica, block)
                 forget(blocks, replica * (mask + 1), mask, block)
             blocks.references[block] = 1
@@ -198,7 +200,10 @@ def give_back(config: Config, blocks: Blocks, reg: Int64, replica: int, block: i
     if blocks.references[block] > 0:
         return front
     reg[FREE_BLOCKS] += 1
-    note_freed(config, blocks, reg, replica, block)
+    if is_grouped(config):
+        note_freed_of_groups(config, blocks, replica, block)
+    else:
+        note_freed(config, blocks, reg, replica, block)
     if blocks.hash[block] == NEVER and not config.frees_in_order:
         link_between(blocks, block, front, blocks.next[front])
         return block

@@ -20,7 +20,18 @@ from replay.kernels.by_reference import by_reference
 from replay.kernels.hashing import close_bucket, find_bucket, mask_of
 from replay.kernels.jit import inner
 from replay.kernels.pipeline import hold
-from replay.kernels.state import FREE_BLOCKS, NEVER, Config, Int32, Int64, Requests, Slots, State, bucket_count
+from replay.kernels.state import (
+    FREE_BLOCKS,
+    LOOKUPS,
+    NEVER,
+    Config,
+    Int32,
+    Int64,
+    Requests,
+    Slots,
+    State,
+    bucket_count,
+)
 from replay.kernels.texts import name_of
 
 EVICTABLE, TAKEN, NODES, FREE_NODES, TREE_REGS = range(5)
@@ -125,7 +136,7 @@ def split(config: Config, requests: Requests, radix: Radix, replica: int, node: 
 
 
 @inner
-def match(config: Config, requests: Requests, radix: Radix, replica: int, r: int, tokens: int) -> int:
+def match(config: Config, requests: Requests, radix: Radix, reg: Int64, replica: int, r: int, tokens: int) -> int:
     """The node that ends the longest cached prefix of the first ``tokens`` tokens of request ``r``, in whole pages; its
     path becomes the most recently used. A run that matches in part is cut."""
     page, mask = config.block_size, mask_of(radix.bucket_node, config.replicas)
@@ -133,6 +144,7 @@ def match(config: Config, requests: Requests, radix: Radix, replica: int, r: int
     tip = root
     tokens = tokens // page * page
     while radix.end[tip] < tokens:
+        reg[LOOKUPS] += 1
         place = radix.end[tip]
         node = radix.bucket_node[
             find_bucket(radix.bucket_key, radix.bucket_node, base, mask, name_of(requests, config, r, place + page - 1))
@@ -200,7 +212,7 @@ def insert_text(
     slots.held[slot] -= radix.end[old] // page + own_pages
     reg[FREE_BLOCKS] += own_pages
     unlock(config, radix, reg, replica, old)
-    tip = match(config, requests, radix, replica, r, tokens)
+    tip = match(config, requests, radix, reg, replica, r, tokens)
     if radix.end[tip] < tokens:
         place = radix.end[tip]
         tip = new_node(config, radix, replica, r, place, tokens, tip)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from replay.kernels.groups import blocks_to_admit, grow, lookup, release, take_hits
 from replay.kernels.jit import inlined, inner
 from replay.kernels.offload import blocks_on_host, load_from_host, loading_ps
+from replay.kernels.passed_over import keeps_absent, note_absent, surely_exceeds
 from replay.kernels.speculative import draft_ps, start_speculating
 from replay.kernels.state import (
     BUSY,
@@ -317,18 +318,22 @@ def schedule_waiting(
             break
         budget = config.max_num_batched_tokens - sums[TOKENS]
         total = requests.prompt_tokens[r] + outcome.generated[r]
-        hits, free_hits, first_live = 0, 0, 0
-        if config.prefix_caching:
+        hits, free_hits, first_live, on_host = 0, 0, 0, 0
+        exceeds = keeps_absent(config) and surely_exceeds(
+            config, requests, state.blocks, outcome, reg, replica, r, total, threshold, budget, mask
+        )
+        if config.prefix_caching and not exceeds:
             hits, free_hits, first_live = lookup(config, requests, state.blocks, reg, replica, r, total, mask)
-        on_host = 0
-        if config.prefix_caching and config.host_blocks > 0:
-            end = (total - 1) // config.block_size
-            on_host = blocks_on_host(config, requests, state.blocks, replica, r, hits, end)
+            if config.host_blocks > 0:
+                end = (total - 1) // config.block_size
+                on_host = blocks_on_host(config, requests, state.blocks, reg, replica, r, hits, end)
+            if keeps_absent(config):
+                note_absent(config, state.blocks, outcome, replica, r, hits + on_host)
         hit_tokens = (hits + on_host) * config.block_size
         tokens = total - hit_tokens
         if 0 < threshold < tokens:
             tokens = threshold
-        if not config.enable_chunked_prefill and tokens > budget:
+        if exceeds or (not config.enable_chunked_prefill and tokens > budget):
             if not config.unchunked_looks_further:
                 break
             unlink_head(config, outcome, reg)

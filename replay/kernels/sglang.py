@@ -179,7 +179,7 @@ def schedule_prefill(
         total = requests.prompt_tokens[r] + outcome.generated[r]
         hit, tip, extend, locked = 0, NEVER, total, 0
         if options.radix:
-            tip = match(config, requests, radix, replica, r, total - 1)
+            tip = match(config, requests, radix, reg, replica, r, total - 1)
             hit = radix.end[tip]
             extend = total - hit
         output = to_come(requests, r, outcome.generated[r])

@@ -69,7 +69,7 @@ GAP_BINS = (63 - GAP_BITS) << GAP_BITS
     HEAD_REQUEST,  # whose cached prefix ``Blocks.found`` holds, or NEVER (see ``replay.kernels.head_memo``)
     HEAD_HITS,  # blocks of it
     HEAD_FREE_HITS,  # those of them that lie in the free list
-    LOOKUPS,  # names sought in the prefix cache for waiting requests; counted where there is one full group
+    LOOKUPS,  # names sought in the prefix cache, for waiting requests; in SGLang's tree for all
     REGS,
 ) = range(36)
 
@@ -223,6 +223,7 @@ class Outcome(NamedTuple):
     link: Int32  # waiting queue: next request (fcfs) or left child of the heap
     right: Int32  # right child of the heap; shape (0,) under fcfs
     rank: Int64  # by which the heap orders, fixed when a request is queued; shape (0,) under fcfs
+    absent: Int32  # a block of it that was not cached; shape (0,) but where prompts are passed over
 
 
 @by_reference
@@ -278,9 +279,44 @@ class HostTier(NamedTuple):
     previous: Int32
     bucket_key: Int64
     bucket_entry: Int32
+    found_at: Int32  # the place in a request's blocks at which an entry was last found
 
 
-HOST_BLOCKS, LOADED_BLOCKS, HOST_REGS = range(3)
+# Columns of ``HostTier.reg``.
+(
+    HOST_BLOCKS,  # entries in use
+    LOADED_BLOCKS,  # that the batch being built copies back
+    HOST_REQUEST,  # whose blocks from HOST_FIRST to before HOST_END are known to be here
+    HOST_FIRST,
+    HOST_END,
+    HOST_REGS,
+) = range(6)
+
+
+@by_reference
+class GroupMemo(NamedTuple):
+    """What is cached of a queue head's prompt, for models with several groups (see ``replay.kernels.group_memo``). The
+    last two have length 0 but for sliding windows."""
+
+    reg: Int64  # shape (replicas, GROUP_REGS)
+    sought_key: Int64  # hash table of names that a search for a sliding window's blocks has missed
+    sought_in: Int32  # the search (``SEARCH``) that missed it; of another one: an empty bucket
+
+
+# Columns of ``GroupMemo.reg``.
+(
+    FULL_FOUND,  # leading blocks that all full groups have
+    FULL_COUNTED,  # those of them that the whole hit takes
+    FREE_FULL,  # how many of these, over all full groups, lie in the free list
+    RUN_FIRST,  # the window groups' blocks from RUN_FIRST to before RUN_END are found
+    RUN_END,
+    RUN_COUNTED,  # the whole hit takes them up to here
+    FREE_RUN,  # how many of these, over all window groups, lie in the free list
+    LIMIT,  # tokens at which the last search ended at most
+    SEARCH,  # counts the searches that started from the end
+    STALE,  # 1: start from the end again
+    GROUP_REGS,
+) = range(11)
 
 
 @by_reference
@@ -297,8 +333,9 @@ class Blocks(NamedTuple):
     twin_previous: Int32
     bucket_key: Int64
     bucket_block: Int32
-    found: Int32  # blocks of the last lookup, a row a replica; those of several groups share the first row
+    found: Int32  # blocks of the last lookup, a row a replica
     found_at: Int32  # the place in its replica's row where a block was last put
+    memo: GroupMemo
     host: HostTier
 
 
@@ -423,6 +460,7 @@ def new_state(config: Config, n: int) -> State:
             bucket_block=np.full(buckets, NEVER, i32),
             found=np.zeros(config.replicas * row if caching else 0, i32),
             found_at=np.full(blocks, NEVER, i32),
+            memo=new_group_memo(config),
             host=new_host_tier(config),
         ),
         meters=new_meters(config, regs),
@@ -438,6 +476,17 @@ def new_state(config: Config, n: int) -> State:
     )
 
 
+def new_group_memo(config: Config) -> GroupMemo:
+    """Nothing found."""
+    slides = config.prefix_caching and config.window_groups > 0 and not config.window_chunked
+    buckets = config.replicas * bucket_count(config.table_width) if slides else 0
+    return GroupMemo(
+        reg=np.zeros((config.replicas, GROUP_REGS), np.int64),
+        sought_key=np.zeros(buckets, np.int64),
+        sought_in=np.full(buckets, NEVER, np.int32),
+    )
+
+
 def new_host_tier(config: Config) -> HostTier:
     """Empty host memory."""
     is_on = config.prefix_caching and config.host_blocks > 0
@@ -450,6 +499,7 @@ def new_host_tier(config: Config) -> HostTier:
         previous=np.arange(entries, dtype=np.int32),
         bucket_key=np.zeros(buckets, np.int64),
         bucket_entry=np.full(buckets, NEVER, np.int32),
+        found_at=np.full(entries, NEVER, np.int32),
     )
 
 
@@ -490,6 +540,7 @@ def new_meters(config: Config, regs: Int64) -> Meters:
 def new_outcome(config: Config, n: int) -> Outcome:
     """Outcome of ``n`` requests to which nothing has happened."""
     i64, i32 = np.int64, np.int32
+    passes_over = config.prefix_caching and config.unchunked_looks_further and not config.enable_chunked_prefill
     return Outcome(
         admitted_ps=np.full(n, NEVER, i64),
         first_ps=np.full(n, NEVER, i64),
@@ -501,6 +552,7 @@ def new_outcome(config: Config, n: int) -> Outcome:
         link=np.full(n, NEVER, i32),
         right=np.full(n if config.priority_policy else 0, NEVER, i32),
         rank=np.zeros(n if config.priority_policy else 0, i64),
+        absent=np.zeros(n if passes_over else 0, i32),
     )
 
 

@@ -13,6 +13,7 @@ from replay.kernels.sglang import SglangOptions, SglangState, advance_sglang, ne
 from replay.kernels.state import (
     FREE_BLOCKS,
     HIT_TOKENS,
+    LOOKUPS,
     NEVER,
     PREVIOUS_END,
     SCHEDULED_TOKENS,
@@ -155,3 +156,15 @@ def test_lpm_takes_the_longest_cached_prompt_first() -> None:
     for lpm, order in ((0, [0, 1, 2, 3]), (1, [0, 1, 3, 2])):
         state, _ = run(c, SglangOptions(64, 1000, 0.7, 0.1, 1, lpm), r, flat())
         assert np.argsort(state.outcome.admitted_ps, kind="stable").tolist() == order
+
+
+@pytest.mark.parametrize("lpm", [0, 1])
+def test_a_blocked_head_is_matched_again_only_when_a_request_leaves(lpm: int) -> None:
+    """Request 1 runs 300 steps with the memory that 2 and 3, which extend the finished 0, lack."""
+    r = of([0, 1000, 1010, 1010], [30, 50, 60, 60], [2, 300, 30, 30], [-1, -1, 0, 0])
+    state, _ = run(small(400), SglangOptions(64, 1000, 1.0, 1.0, 1, lpm), r, flat())
+    reg = state.meters.regs[0]
+    assert state.outcome.hit_tokens[2] == 31
+    assert state.outcome.admitted_ps[2] == state.outcome.last_ps[1]
+    assert reg[STEPS] > 300
+    assert reg[LOOKUPS] < 50

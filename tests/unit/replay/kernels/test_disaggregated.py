@@ -23,6 +23,7 @@ from replay.kernels.state import (
     LEAST_KV_USAGE,
     LEAST_OUTSTANDING,
     LEAST_OUTSTANDING_TOKENS,
+    LOOKUPS,
     OUTSTANDING,
     OUTSTANDING_TOKENS,
     PREEMPTIONS,
@@ -309,3 +310,18 @@ def test_the_decode_pool_alone_needs_no_prefill() -> None:
     assert not run.prefill.state.meters.regs[:, STEPS].any()
     assert (run.decode.state.outcome.last_ps > run.first_ps).all()
     assert not run.decode.state.meters.regs[:, WAITING].any()
+
+
+def test_a_prompt_that_waits_for_blocks_is_not_sought_from_its_start() -> None:
+    """The last prompt begins like the first, and waits while the one between is prefilled in 125 chunks."""
+    c = config(prefix_caching=1, table_width=600, num_blocks=610, prefix_block_tokens=4)
+    r = requests([0, 20_000, 20_001], [400, 2000, 444], [2, 2, 2])
+    start, ids = np.array([0, 100, 100, 200], np.int64), np.tile(np.arange(100, dtype=np.int64), 2)
+    run = run_pools(
+        (c, PROMPT_LAW), (DECODE._replace(num_blocks=1000), DECODE_LAW), r._replace(prefix_start=start, prefix_ids=ids)
+    )
+    outcome, reg = run.prefill.state.outcome, run.prefill.state.meters.regs[0]
+    assert outcome.hit_tokens[2] > 0
+    assert outcome.admitted_ps[2] >= outcome.last_ps[1]
+    assert reg[STEPS] > 150
+    assert reg[LOOKUPS] < 4 * 100 + reg[STEPS]
