@@ -18,9 +18,11 @@ from replay.kernels.offload import keep_on_host
 from replay.kernels.state import (
     FREE_BLOCKS,
     FREE_LIST_READY,
+    HEAD_HITS,
     NEVER,
     Blocks,
     Config,
+    Int32,
     Int64,
     Requests,
     Slots,
@@ -213,11 +215,42 @@ def give_back(config: Config, blocks: Blocks, reg: Int64, replica: int, block: i
 
 
 @inner
+def give_back_run(
+    row: Int32, references: Int32, hashes: Int64, following: Int32, previous: Int32, sentinel: int, in_order: int
+) -> int:
+    """``give_back`` for all blocks of a request, the last first, where none is in ``found``; returns how many are free.
+
+    A small function that gets the few arrays it writes: see ``schedule.decode_run``.
+    """
+    front, freed = sentinel, 0
+    for i in range(len(row) - 1, -1, -1):
+        block = row[i]
+        references[block] -= 1
+        if references[block] > 0:
+            continue
+        freed += 1
+        before = previous[sentinel]
+        if hashes[block] == NEVER and not in_order:
+            before = front
+            front = block
+        after = following[before]
+        previous[block], following[block] = before, after
+        following[before], previous[after] = block, block
+    return freed
+
+
+@inner
 def release_one_group(config: Config, blocks: Blocks, slots: Slots, reg: Int64, replica: int, slot: int) -> None:
     """Gives back all blocks of a slot."""
     held = slots.held[slot]
     if not config.prefix_caching:
         reg[FREE_BLOCKS] += held
+    elif reg[HEAD_HITS] == 0:
+        row = blocks.table[slot * config.table_width : slot * config.table_width + held]
+        sentinel = replica * (config.num_blocks + 1) + config.num_blocks
+        reg[FREE_BLOCKS] += give_back_run(
+            row, blocks.references, blocks.hash, blocks.next, blocks.previous, sentinel, config.frees_in_order
+        )
     else:
         front = replica * (config.num_blocks + 1) + config.num_blocks
         for i in range(held - 1, -1, -1):

@@ -557,5 +557,5 @@ def new_outcome(config: Config, n: int) -> Outcome:
 
 
 def bucket_count(num_blocks: int) -> int:
-    """Buckets of a replica's hash table: a power of two, at most half full."""
-    return 1 << max(4, (2 * num_blocks - 1).bit_length())
+    """Buckets of a replica's hash table: a power of two, at most a quarter full."""
+    return 1 << max(4, (4 * num_blocks - 1).bit_length())
