@@ -6,21 +6,19 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from replay.deployment import Deployment
-from replay.engine_families import CAPACITY_POLICIES, SGLANG_RATIO_FIRST, SGLANG_RATIO_LEAST
 from replay.engine_run import EngineRun, Int64Array, join_runs
 from replay.errors import FieldError, SpecError
 from replay.kernels.arrivals import prepare_arrivals
 from replay.kernels.coupled import advance_coupled
 from replay.kernels.engine import advance
 from replay.kernels.fast import advance_fast, new_fast, new_fast_registers
-from replay.kernels.lockstep import IDLE_CHECK_STEPS, LockstepOptions, advance_lockstep, new_lockstep
 from replay.kernels.outages import prepare_changes
-from replay.kernels.sglang import SglangOptions, advance_sglang, new_sglang
+from replay.kernels.sglang import SglangOptions
 from replay.kernels.state import (
     BUSY,
     FAR,
@@ -57,12 +55,9 @@ from replay.kernels.state import (
     new_outcome,
     new_state,
 )
-from replay.kernels.static import advance_static, static_options
-from replay.kernels.tgi import TgiOptions, advance_tgi, new_tgi
-from replay.kernels.trtllm import TrtllmOptions, advance_trtllm
-from replay.kernels.v0 import V0Options, advance_v0, v0_options
-from replay.kernels.v0_chunked import advance_v0_chunked, new_v0_lists
+from replay.kernels.v0 import V0Options
 from replay.life import client_timeout_ps, down_ps
+from replay.own_loops import EVENTS_A_CALL, OWN_LOOPS, STEPS_A_CALL
 from replay.routing import deal, prepare_routing, router_code, snapshot_ps
 from replay.specs import Router, reads_state
 from replay.speculation import Drafting, acceptance, drafting
@@ -70,69 +65,9 @@ from replay.workload import PrefixBlocks
 
 Checkpoint = Callable[[], None]
 
-EVENTS_A_CALL = 1 << 16
-_STEPS_A_CALL = 1 << 22
-"""Batches in one call of the general and of the fast loop: a second of work at most."""
-
 _ORDERS = {"fcfs": FCFS, "priority": PRIORITY, "sjf": SHORTEST, "srpt": SHORTEST_REMAINING}
 
 
-class Loop(NamedTuple):
-    """A scheduler with a loop of its own: its kernel, and its options beyond ``Config`` from a deployment."""
-
-    advance: Callable[..., bool]
-    options: Callable[[Deployment], Any]
-    limit: int
-    """Steps or events in one call: a second of work at most."""
-    memory: Callable[[Config, Any], Any] | None = None
-    """What the scheduler remembers between steps beside ``State``, from its options."""
-
-
-def _sglang_options(deployment: Deployment) -> SglangOptions:
-    knob = deployment.engine.number
-    first = min(1.0, SGLANG_RATIO_FIRST * knob("schedule_conservativeness"))
-    chunk = int(knob("chunked_prefill_size"))
-    return SglangOptions(
-        chunk if chunk > 0 else NEVER,
-        int(knob("max_prefill_tokens")),
-        first,
-        SGLANG_RATIO_LEAST * first,
-        lpm=int(deployment.engine.own["schedule_policy"] == "lpm"),
-    )
-
-
-def _trtllm_options(deployment: Deployment) -> TrtllmOptions:
-    return TrtllmOptions(CAPACITY_POLICIES.index(str(deployment.engine.own["capacity_scheduler_policy"])))
-
-
-def _tgi_options(deployment: Deployment) -> TgiOptions:
-    knob, chunks = deployment.engine.number, deployment.engine.scheduler == "tgi-v3"
-    return TgiOptions(
-        int(chunks),
-        int(knob("max_batch_prefill_tokens")),
-        0 if chunks else int(knob("max_waiting_tokens")),
-        0.0 if chunks else knob("waiting_served_ratio"),
-    )
-
-
-def _lockstep_options(deployment: Deployment) -> LockstepOptions:
-    record = deployment.step_time
-    return LockstepOptions(record.graph_tokens, IDLE_CHECK_STEPS, np.ascontiguousarray(record.shared_ps))
-
-
-_OWN_LOOPS = {
-    "static": Loop(advance_static, static_options, _STEPS_A_CALL),
-    "vllm-v0": Loop(advance_v0, v0_options, EVENTS_A_CALL),
-    "vllm-v0-chunked": Loop(
-        advance_v0_chunked, v0_options, EVENTS_A_CALL, lambda config, options: new_v0_lists(config)
-    ),
-    "sglang": Loop(advance_sglang, _sglang_options, EVENTS_A_CALL, new_sglang),
-    "trtllm": Loop(advance_trtllm, _trtllm_options, EVENTS_A_CALL),
-    "tgi-v3": Loop(advance_tgi, _tgi_options, EVENTS_A_CALL, lambda config, options: new_tgi(config)),
-    "lockstep": Loop(advance_lockstep, _lockstep_options, EVENTS_A_CALL, lambda config, options: new_lockstep(config)),
-    "tgi-v2": Loop(advance_tgi, _tgi_options, EVENTS_A_CALL, lambda config, options: new_tgi(config)),
-}
-"""By scheduler. All others run in the general or the fast loop, told apart by their ``Config``."""
 _NONE = np.zeros(0, np.int64)
 
 Scored = tuple[int, int]
@@ -207,7 +142,7 @@ class Machine:
     @property
     def loop(self) -> str:
         """Which loop runs: the scheduler's own, ``fast`` where it gives the general loop's integers, or ``general``."""
-        if self.scheduler in _OWN_LOOPS:
+        if self.scheduler in OWN_LOOPS:
             return self.scheduler
         config = self.config
         fast = (
@@ -284,7 +219,7 @@ class Machine:
 
             if config.replicas == 1:
                 outcome.replica[:] = 0
-            return drive(advance_fast_by, _STEPS_A_CALL, checkpoint, outcome, meters, requests.arrival_ps)
+            return drive(advance_fast_by, STEPS_A_CALL, checkpoint, outcome, meters, requests.arrival_ps)
         state = new_state(config, n)
         regs = state.meters.regs
         state = state._replace(
@@ -294,7 +229,7 @@ class Machine:
         )
         state.speculation.acceptance[:] = self.acceptance
         _score(state.meters, scored)
-        own, mask = _OWN_LOOPS.get(self.scheduler), bucket_count(config.num_blocks) - 1
+        own, mask = OWN_LOOPS.get(self.scheduler), bucket_count(config.num_blocks) - 1
 
         memory = own.memory(config, self.options) if own is not None and own.memory is not None else None
 
@@ -451,7 +386,7 @@ def make_machine(
     scheduler = "vllm-v0-chunked" if chunked_v0 else engine.scheduler
     if ranks > 1:
         scheduler = "lockstep"
-    own = _OWN_LOOPS.get(scheduler)
+    own = OWN_LOOPS.get(scheduler)
     options = None if own is None else own.options(deployment)
     accepted = acceptance(engine) if speculates else ()
     if isinstance(options, SglangOptions):
