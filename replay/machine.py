@@ -56,7 +56,7 @@ from replay.kernels.state import (
     new_state,
 )
 from replay.kernels.v0 import V0Options
-from replay.life import client_timeout_ps, down_ps
+from replay.life import down_ps
 from replay.own_loops import EVENTS_A_CALL, OWN_LOOPS, STEPS_A_CALL
 from replay.routing import deal, prepare_routing, router_code, snapshot_ps
 from replay.specs import Router, reads_state
@@ -85,6 +85,7 @@ def make_requests(
     after: Int64Array = _NONE,
     delay_ps: Int64Array = _NONE,
     texts: Texts = NO_TEXTS,
+    patience_ps: Int64Array = _NONE,
 ) -> Requests:
     """The kernels' view of requests: contiguous int64."""
     no_ids = np.zeros(len(arrival_ps) + 1, np.int64) if len(texts.of_request) else _NONE
@@ -99,6 +100,7 @@ def make_requests(
         after=np.ascontiguousarray(after, dtype=np.int64),
         delay_ps=np.ascontiguousarray(delay_ps, dtype=np.int64),
         texts=texts,
+        patience_ps=np.ascontiguousarray(patience_ps, dtype=np.int64),
     )
 
 
@@ -113,6 +115,7 @@ def take_requests(requests: Requests, index: Int64Array) -> Requests:
         texts=requests.texts._replace(of_request=requests.texts.of_request[index])
         if len(requests.texts.of_request)
         else NO_TEXTS,
+        patience_ps=requests.patience_ps[index] if len(requests.patience_ps) else _NONE,
     )
     if len(requests.prefix_start) == 0:
         return chosen
@@ -154,7 +157,7 @@ class Machine:
             and config.speculative_tokens == 0
             and config.max_num_queued_reqs == NEVER
             and config.max_num_queued_tokens == NEVER
-            and config.client_timeout_ps == 0
+            and config.clients_leave == 0
             and config.replicas_may_be_down == 0
             and not self.closed_loop
             and (config.full_groups, config.window_groups, config.state_blocks) == (1, 0, 0)
@@ -178,7 +181,7 @@ class Machine:
             priority_policy=FCFS,
             max_num_queued_reqs=NEVER,
             max_num_queued_tokens=NEVER,
-            client_timeout_ps=0,
+            clients_leave=0,
             replicas_may_be_down=0,
         )
         if self.ranks == 1:
@@ -305,13 +308,17 @@ def drive(
 
 
 def make_machine(
-    deployment: Deployment, prefix_block_tokens: int | None = None, seed: int = 0, closed_loop: bool = False
+    deployment: Deployment,
+    prefix_block_tokens: int | None = None,
+    seed: int = 0,
+    closed_loop: bool = False,
+    clients_leave: bool = False,
 ) -> Machine:
     """The machine of a deployment: all replicas where they meet (see ``Machine``), else a single one.
 
     ``prefix_block_tokens``: tokens of a prompt block where the workload has block ids; prefix caching then acts.
     ``seed``: of the routers that draw, and of the drafts that are accepted. ``closed_loop``: whether requests follow
-    others.
+    others. ``clients_leave``: whether ``Requests.patience_ps`` is given.
     """
     engine, record = deployment.engine, deployment.step_time
     router = deployment.spec.router
@@ -355,7 +362,7 @@ def make_machine(
         draft_step_share=draft.step_share,
         max_num_queued_reqs=_limit(engine.max_num_queued_reqs),
         max_num_queued_tokens=_limit(engine.max_num_queued_tokens),
-        client_timeout_ps=client_timeout_ps(deployment),
+        clients_leave=int(clients_leave),
         replicas_may_be_down=int(bool(down)),
         frees_in_order=int(engine.frees_in_order),
     )

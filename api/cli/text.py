@@ -51,6 +51,7 @@ def replay_text(document: Document, kernel_s: float, wall_s: float) -> str:
         for key, stats in run["metrics"].items()
     ]
     rejected = ", ".join(f"{n:,} {reason}" for reason, n in run["rejected"].items()) or "none"
+    cancelled = f", {run['cancelled']:,} cancelled by their clients" if run.get("cancelled") else ""
     load = run["load_factor"]
     share = "No offered rate" if load is None else f"Load factor {load:.3g} (1 = capacity)"
     facts = (
@@ -59,7 +60,7 @@ def replay_text(document: Document, kernel_s: float, wall_s: float) -> str:
         f"busy {run['busy_fraction']:.0%}."
     )
     counts = (
-        f"{run['requests']:,} requests: {run['finished']:,} finished, rejected: {rejected}; "
+        f"{run['requests']:,} requests: {run['finished']:,} finished{cancelled}, rejected: {rejected}; "
         f"{run['preemptions']:,} preemptions; {run['steps']:,} engine steps ({run['loop']} loop)."
     )
     parts = [document["verdict"]["sentence"], "", _workload_line(document)]

@@ -154,6 +154,7 @@ def operating(run: Operating) -> Table:
     rows: list[tuple[Cell, Cell]] = [
         ("requests offered", run.requests),
         ("requests finished", run.finished),
+        *((("requests cancelled by their clients", run.cancelled),) if run.cancelled else ()),
         *((f"requests rejected: {reason.replace('_', ' ')}", n) for reason, n in run.rejected.items()),
         ("offered load, requests/s", run.offered_rps),
         *_scored(run),

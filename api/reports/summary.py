@@ -26,6 +26,7 @@ _RUN = (
     "saturated",
     "requests",
     "finished",
+    "cancelled",
     "preemptions",
     "kv_usage_mean",
     "kv_usage_max",

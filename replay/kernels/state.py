@@ -96,8 +96,7 @@ BUSY, USED_BLOCKS, RUNNING_REQUESTS, METERS = range(4)
     FINISHED,
     GAP_MAX_PS,
     READY,  # followers in the heap: their time is known and has not come
-    TAKEN,  # requests that have arrived and were not turned away, where clients give up
-    NEXT_DEADLINE,  # of those, the first that may still be waited for
+    LEAVING,  # requests in the heap of those whose clients will leave unless they end before
     NEXT_CHANGE,  # of a replica
     HELD_HEAD,  # requests that wait at the gateway, a queue
     HELD_TAIL,
@@ -105,7 +104,7 @@ BUSY, USED_BLOCKS, RUNNING_REQUESTS, METERS = range(4)
     LOST_GAPS_PS,  # their sum
     SENT_AGAIN,  # requests sent anew because their replica was lost
     CLUSTER,
-) = range(15)
+) = range(14)
 
 
 @by_reference
@@ -140,7 +139,7 @@ class Config(NamedTuple):
     draft_step_share: int = 0  # and its part of the model's own decode step, in millionths
     max_num_queued_reqs: int = NEVER  # unfinished requests of a replica; more are refused on arrival. NEVER: no limit
     max_num_queued_tokens: int = NEVER  # prompt tokens of a replica's requests without a first token, in the same way
-    client_timeout_ps: int = 0  # from arrival, after which a client gives up; 0: never
+    clients_leave: int = 0  # 1: clients give up, or leave, see ``Requests.patience_ps``
     replicas_may_be_down: int = 0  # 1: there are ``Changes``
     frees_in_order: int = 0  # 0.11: freed blocks without a hash, too, go to the back of the free list
     # Layers in several groups that share the pool (see ``replay.kernels.groups``); read unless there is one full group.
@@ -207,6 +206,7 @@ class Requests(NamedTuple):
     after: Int64 = np.zeros(0, np.int64)  # closed loop: the earlier request that must end first, or NEVER; (0,) without
     delay_ps: Int64 = np.zeros(0, np.int64)  # from that end to the arrival; (0,) without
     texts: Texts = NO_TEXTS
+    patience_ps: Int64 = np.zeros(0, np.int64)  # from the arrival until its client leaves, FAR: never; (0,) without
 
 
 @by_reference
@@ -327,14 +327,15 @@ class Routing(NamedTuple):
 
 @by_reference
 class Arrivals(NamedTuple):
-    """Requests that have arrived or follow others. ``taken`` has length 0 where no client gives up, the others where no
-    request follows another."""
+    """Requests that have arrived or follow others. ``leave_ps`` and ``leaving`` have length 0 where no client leaves,
+    the others where no request follows another."""
 
     sent_ps: Int64  # when each request arrived, or will; NEVER while that is open
     heap: Int64  # followers by (time, index), the next on top
     first: Int64  # the first follower of each request, or NEVER
     next: Int64  # the next follower of the same request
-    taken: Int64  # requests in the order in which they arrived
+    leave_ps: Int64  # when the client of each request that has arrived leaves unless it has ended
+    leaving: Int64  # heap of requests by (that, index), the next on top
 
 
 @by_reference
@@ -433,7 +434,7 @@ def new_state(config: Config, n: int) -> State:
             drafts=np.zeros(slots if config.speculative_tokens else 0, i64),
             owed=np.zeros(slots if config.speculative_tokens else 0, i64),
         ),
-        arrivals=Arrivals(*(np.zeros(0, np.int64) for _ in range(5))),
+        arrivals=Arrivals(*(np.zeros(0, np.int64) for _ in range(6))),
         changes=Changes(*(np.zeros(0, np.int64) for _ in range(3))),
     )
 

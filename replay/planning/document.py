@@ -65,6 +65,8 @@ class Operating(Part):
     requests: int
     finished: int
     rejected: dict[str, int]
+    cancelled: int = 0
+    """Requests whose clients left when the trace says so: neither finished nor rejected."""
     preemptions: int
     prefix_hit_rate: float | None = None
     """Prompt tokens served from the prefix cache over those looked up; ``None`` where no cache acted."""
@@ -313,6 +315,7 @@ class SplitRow(Part):
     """1, or how many tenants or priorities the row of the others sums up."""
     requests: int
     finished: int
+    cancelled: int = 0
     prompt_tokens: int
     output_tokens: int
     preemptions: int

@@ -75,10 +75,10 @@ def curve_point(
     usd_per_hour: float | None,
     spare: int = 0,
 ) -> CurvePoint:
-    """One replayed replica count and whether it passes: no saturation, every request finished, every objective met.
-    ``spare`` replicas are bought beside them."""
+    """One replayed replica count and whether it passes: no saturation, every request finished unless its client left
+    when the trace says so, every objective met. ``spare`` replicas are bought beside them."""
     outcomes = objective_outcomes(result, objectives)
-    served = result.finished == requests and not any(result.rejected.values())
+    served = result.finished + result.cancelled == requests and not any(result.rejected.values())
     pools = result.pools
     return CurvePoint(
         replicas=result.replicas,
@@ -92,13 +92,14 @@ def curve_point(
         preemptions=result.preemptions,
         rejected=rejections(result),
         finished=result.finished,
+        cancelled=result.cancelled,
         prefix_hit_rate=optional_figure(result.prefix_hit_rate),
         usd_per_hour=usd_per_hour,
     )
 
 
 def rejections(result: ReplayResult) -> dict[str, int]:
-    """Requests that could never run, by reason, without zeros, in a stable order."""
+    """Requests that were not served, by reason, without zeros, in a stable order."""
     return {reason: count for reason, count in sorted(result.rejected.items()) if count}
 
 
@@ -122,6 +123,7 @@ def operating(result: ReplayResult, workload: Workload, objectives: Sequence[Obj
         requests=workload.n,
         finished=result.finished,
         rejected=rejections(result),
+        cancelled=result.cancelled,
         preemptions=result.preemptions,
         prefix_hit_rate=optional_figure(result.prefix_hit_rate),
         kv_usage_mean=figure(result.kv_usage_mean),

@@ -256,7 +256,7 @@ def _replay_verdict(figures: Operating, deployment: Deployment) -> Verdict:
             sentence=f"{what}: cannot keep up: the load is {load:.2f} times the capacity of "
             f"{figures.sustainable_rps:.3g} requests per second; the latencies are no operating point.",
         )
-    if figures.finished == 0 and not figures.rejected:
+    if figures.finished == 0 and not figures.rejected and not figures.cancelled:
         sentence = f"{what}: cannot keep up: the load takes too long to drain, so latencies were not computed."
         return Verdict(status="saturated", sentence=sentence)
     if figures.rejected:
@@ -270,7 +270,12 @@ def _replay_verdict(figures: Operating, deployment: Deployment) -> Verdict:
         met = sum(row.met for row in figures.objectives)
         tail += f"; {met} of {len(figures.objectives)} objective{'s' if len(figures.objectives) > 1 else ''} met"
     share = f" at {load:.0%} of capacity" if load is not None else ", as one burst: no rate to set against capacity"
-    return Verdict(status="served", sentence=f"{what}: all {figures.requests} requests served{share}{tail}.")
+    who = f"all {figures.requests} requests served"
+    if figures.cancelled:
+        who = (
+            f"{figures.finished} of {figures.requests} requests served, {figures.cancelled} cancelled by their clients"
+        )
+    return Verdict(status="served", sentence=f"{what}: {who}{share}{tail}.")
 
 
 def _workload_info(

@@ -18,7 +18,7 @@ REJECTIONS = {
     "over_max_concurrent_requests": "turned away because max_concurrent_requests others were in the system",
     "over_max_num_queued_reqs": "turned away (HTTP 503) because max_num_queued_reqs others were on their replica",
     "over_max_num_queued_tokens": "turned away (HTTP 503) because their replica had max_num_queued_tokens to prefill",
-    "client_timeout": "given up by their clients after client_timeout_s",
+    "client_timeout": "given up by their clients",
     "no_replica": "left without a replica, as all are down and none comes back",
 }
 
@@ -113,7 +113,7 @@ def unmet_sentence(point: CurvePoint) -> str:
     """Why a replayed count fails."""
     if point.saturated and point.load_factor is not None:
         return f"the load is {point.load_factor:.2f} times the capacity (saturated)"
-    if point.finished == 0 and not point.rejected:
+    if point.finished == 0 and not point.rejected and not point.cancelled:
         return "the load takes too long to drain, so latencies were not computed"
     missed = [
         f"{row.name} is {_apart(row.value_s, row.threshold_s)} against {quantity(row.threshold_s)}"
