@@ -28,6 +28,7 @@ _OPTION_OF_FIELD = {
     "without_tenants": "--without-tenant",
     "tenant_growth": "--tenant-growth",
     "zero_output": "--zero-output",
+    "cancels": "--cancels",
     "spread": "--spread",
     "burstiness": "--burstiness",
     "prompt_scale": "--prompt-scale",

@@ -321,6 +321,7 @@ def _report(
         closed_loop_requests=measured.closed_loop,
         retries_by_id=ledger.retried,
         retries_after_failure=measured.retries.requests,
+        cancel_times=measured.cancel_times,
         status_counts=measured.statuses,
         warnings=list(ledger.warnings.values()),
     )

@@ -38,6 +38,7 @@ MappedField = Literal[
     "session",
     "priority",
     "status",
+    "cancel_after",
     "prefix_blocks",
 ]
 MAPPED_FIELDS: tuple[MappedField, ...] = get_args(MappedField)

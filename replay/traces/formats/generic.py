@@ -11,11 +11,13 @@ import polars as pl
 from replay.errors import FieldError, TraceError, curable
 from replay.traces.cleaning import Ledger
 from replay.traces.formats.base import TOKEN_FIELDS, Match, TableFormat
+from replay.traces.formats.leaving import with_cancel_after
 from replay.traces.formats.outcomes import Outcomes, kind_of, outcome_columns, with_outcomes
 from replay.traces.formats.own import check_blocks
 from replay.traces.jsoncells import json_cells
-from replay.traces.options import MAPPED_FIELDS, REQUIRED_FIELDS, IngestOptions, MappedField
+from replay.traces.options import MAPPED_FIELDS, REQUIRED_FIELDS, IngestOptions, MappedField, TimeUnit
 from replay.traces.rows import Sample, Table
+from replay.traces.times import unit_in_name
 from replay.traces.tokenshape import check_unmapped_cache, total_column
 
 _SYNONYMS: dict[MappedField, tuple[str, ...]] = {
@@ -151,6 +153,23 @@ def _check_names(options: IngestOptions, ledger: Ledger) -> None:
         )
 
 
+def _cancel_column(column: str | None, ledger: Ledger) -> dict[str, TimeUnit]:
+    """The column of the times after which clients left, with its unit.
+
+    Raises:
+        TraceError: ``trace.cancel_unit``: its name does not say in which unit.
+    """
+    if column is None:
+        return {}
+    unit = unit_in_name(column)
+    if unit is None:
+        cure = f"rename the column so that it ends in its unit, e.g. {column}_s or {column}_ms"
+        what = f"cancel_after is mapped to {column!r}, whose name does not say in which unit it is"
+        raise curable("trace.cancel_unit", what, cure, "mapping", column=column)
+    ledger.assumed["cancel_after"] = f"{column}, in {unit} since the request was sent"
+    return {column: unit}
+
+
 class GenericFormat:
     """A table read by the user's mapping."""
 
@@ -203,6 +222,7 @@ class GenericFormat:
         columns = {field: options.mapping[field] for field in MAPPED_FIELDS if field in options.mapping}
         outcomes = _outcomes(sample, options)
         outcomes.say(sample, ledger)
+        cancels = _cancel_column(columns.pop("cancel_after", None), ledger)
         inner = TableFormat(
             name=self.name,
             title=self.title,
@@ -211,8 +231,11 @@ class GenericFormat:
             containers=(sample.container,),
             cached_inside=None,
             checks_total=True,
-            extra=tuple(outcomes.columns),
-            hook=with_outcomes(check_blocks, outcomes),
+            extra=(*outcomes.columns, *cancels),
+            hook=with_outcomes(
+                lambda frame, batch, reading: with_cancel_after(check_blocks(frame, batch, reading), batch, cancels),
+                outcomes,
+            ),
         )
         return inner.read(table, options, ledger)
 
