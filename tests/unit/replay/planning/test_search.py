@@ -323,6 +323,21 @@ def test_clients_that_give_up_leave_no_deployment_to_recommend() -> None:
     assert "3 requests are not served" in row.reason
 
 
+def test_an_attainment_that_too_few_reach_is_no_missing_sample() -> None:
+    """Of two replicas' clients 30 % give up, so no time holds for 90 %; three replicas serve all."""
+
+    def simulate(workload: Workload, deployment: Deployment) -> ReplayResult:
+        few = deployment.replicas < 3
+        lost = 300 if few else 0
+        rejected = {"client_timeout": lost} if few else {}
+        made = make_result(workload, deployment.replicas, load_factor=0.5, ttft_s=0.1, rejected=rejected)
+        last = np.where(np.arange(workload.n) < lost, -1, 0)
+        return dataclasses.replace(made, requests=dataclasses.replace(made.requests, last_token_ps=last))
+
+    plan = make_plan(objectives=(parse_objective("ttft<=2s@90%"),), client_timeout_s=60.0)
+    assert feasible(evaluate(plan, simulate)).replicas == 3
+
+
 def test_clients_less_patient_than_an_idle_replica_need_one_replay_only() -> None:
     simulate = LawSimulate(5.0, rejected={"client_timeout": 3})
     row = infeasible(evaluate(make_plan(client_timeout_s=0.05), simulate))
