@@ -70,7 +70,7 @@ def load_workload(
     present = scan.collect_schema()
     columns = ["arrival_ns", "prompt_tokens", "output_tokens", "status"]
     columns += [name for name in ("tenant", "priority", "max_tokens") if name in present]
-    columns += ["cancel_after_ns"] if "cancel_after_ns" in present and transform.cancels != "as_logged" else []
+    columns += ["cancel_after_ns"] if transform.cancels != "as_logged" else []
     with_blocks = bool(meta.block_size_tokens) and "prefix_blocks" in present
     if with_blocks:
         columns.append("prefix_blocks")
