@@ -129,8 +129,7 @@ def endings(replica: Int32Array, scheduler: str, cancelled: BoolArray) -> Int64A
 
 def has_left(status: Int64Array) -> BoolArray:
     """Whose clients did not stay to the end."""
-    gave_up: BoolArray = status == STATUSES.index("client_timeout")
-    return gave_up | (status == STATUSES.index(CANCELLED))
+    return np.isin(status, [STATUSES.index("client_timeout"), STATUSES.index(CANCELLED)])
 
 
 class Left(NamedTuple):
