@@ -2,9 +2,9 @@
 
 ``arrival_s`` (or ``_ms``, ``_us``, ``_ns``), ``prompt_tokens``, ``output_tokens``; and, if there, ``cached_tokens``,
 ``reasoning_tokens``, ``model``, ``tenant``, ``session``, ``priority``,
-``status``, ``cancel_after_s``; ``source_ttft_s``, ``source_e2e_s``, ``source_queue_s`` (or the other units); ``after_line`` with
-``delay_s``; in JSON and Parquet ``prefix_blocks``. A trace that was kept (``capreplay ingest --out``) is such a file
-too, and is read back as it was: its metadata say when it began and in which zone.
+``status``, ``cancel_after_s``; ``source_ttft_s``, ``source_e2e_s``, ``source_queue_s`` (or the other units);
+``after_line`` with ``delay_s``; in JSON and Parquet ``prefix_blocks``. A trace that was kept (``capreplay ingest
+--out``) is such a file too, and is read back as it was: its metadata say when it began and in which zone.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ def check_blocks(frame: pl.DataFrame, batch: Batch, reading: Reading) -> pl.Data
 
 
 def _linked(frame: pl.DataFrame, batch: Batch, reading: Reading) -> pl.DataFrame:
-    """Block ids, when clients left, what the source measured, and which request must end before another starts. ``source_line``, where the
-    file has it, is put aside as ``kept_line``: until rows are booked, their own lines tell them apart."""
+    """Block ids, when clients left, what the source measured, and which request must end before another starts.
+    ``source_line``, where the file has it, is put aside as ``kept_line``: until rows are booked, their own lines
+    tell them apart."""
     frame = with_cancel_after(check_blocks(frame, batch, reading), batch, _CANCELS)
     raw = batch.frame.select(cells.name for cells in batch.frame if cells.null_count() < len(cells))
     for column, (name, unit) in {**_DELAYS, **_LATENCIES}.items():
