@@ -305,3 +305,31 @@ def test_json_lines_that_were_cut_off_are_said(lab) -> None:
 def test_gmt_is_utc(lab) -> None:
     text = "t,p,o\n" + "".join(f"2026-11-29 09:00:{i:02d} GMT,{300 + i},20\n" for i in range(30))
     assert lab.read(text, mapping=MAP).profile.start_utc == "2026-11-29T09:00:00.000+00:00"
+
+
+def test_a_column_of_rounded_numbers_is_refused(lab) -> None:
+    """One ``2e+03`` among plain numbers is exact, as R writes it; a spreadsheet rounds all of a column."""
+    rows = "".join(f"{i}.5,{i % 9 + 1}E+03,10\n" for i in range(30))
+    refusal = lab.refuse("arrival_s,prompt_tokens,output_tokens\n" + rows)
+    assert (refusal.code, refusal.errors[0].rule) == ("trace.too_many_rejected", "rounded")
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        "arrival_s,prompt_tokens,total_tokens",
+        "arrival_ms,prompt_tokens,output_tokens",
+        "ARRIVAL_S,Output_Tokens,Prompt_Tokens",
+    ],
+)
+def test_a_header_of_other_names_in_the_middle_is_refused(lab, own_csv, second: str) -> None:
+    refusal = lab.refuse(own_csv(second, *(f"{60 + i}.5,10,20" for i in range(50))))
+    assert refusal.code == "trace.columns_change"
+
+
+@pytest.mark.parametrize(
+    "second", ["arrival_s, prompt_tokens ,output_tokens", "\ufeffarrival_s,prompt_tokens,output_tokens"]
+)
+def test_the_same_header_again_is_one_rejected_row(lab, own_csv, second: str) -> None:
+    report = lab.read(own_csv(second, *(f"{60 + i}.5,10,20" for i in range(50))))
+    assert (report.requests, report.cleaning.rejected_by_rule) == (150, {"not_a_time": 1})
