@@ -16,7 +16,7 @@ from replay.traces.formats.base import TEXT_FIELDS, Match, Reading, TableFormat,
 from replay.traces.options import TIME_UNITS, IngestOptions, MappedField
 from replay.traces.rows import JSON_CONTAINERS, Batch, Sample, Table
 from replay.traces.source import refusal
-from replay.traces.tokenshape import check_unmapped_cache
+from replay.traces.tokenshape import check_unmapped
 
 _OPTIONAL: tuple[MappedField, ...] = ("cached_tokens", "reasoning_tokens", *TEXT_FIELDS, "status", "prefix_blocks")
 _ARRIVALS = tuple(f"arrival_{unit}" for unit in TIME_UNITS)
@@ -95,7 +95,7 @@ class OwnFormat:
                 "columns",
                 f"needed: {', '.join(self.needs)}; give no format to have it detected, or a mapping",
             )
-        check_unmapped_cache(table.sample, inner.columns, options)
+        check_unmapped(table.sample, inner.columns, options)
         return inner.read(table, options, ledger)
 
 
