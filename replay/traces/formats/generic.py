@@ -16,6 +16,7 @@ from replay.traces.jsoncells import json_cells
 from replay.traces.names import check_names
 from replay.traces.options import MAPPED_FIELDS, REQUIRED_FIELDS, IngestOptions, MappedField
 from replay.traces.rows import Sample, Table
+from replay.traces.separate import check_separate
 from replay.traces.tokenshape import check_unmapped
 
 _SYNONYMS: dict[MappedField, tuple[str, ...]] = {
@@ -152,6 +153,7 @@ class GenericFormat:
             )
         check_names(sample, options, ledger)
         check_unmapped(sample, options.mapping, options)
+        check_separate(sample, options.mapping, options)
         columns = {field: options.mapping[field] for field in MAPPED_FIELDS if field in options.mapping}
         inner = TableFormat(
             name=self.name,

@@ -15,6 +15,7 @@ from replay.traces.cleaning import Ledger
 from replay.traces.formats.base import TEXT_FIELDS, Match, Reading, TableFormat, add_rule, block_lists
 from replay.traces.options import TIME_UNITS, IngestOptions, MappedField
 from replay.traces.rows import JSON_CONTAINERS, Batch, Sample, Table
+from replay.traces.separate import check_separate
 from replay.traces.source import refusal
 from replay.traces.tokenshape import check_unmapped
 
@@ -96,6 +97,7 @@ class OwnFormat:
                 f"needed: {', '.join(self.needs)}; give no format to have it detected, or a mapping",
             )
         check_unmapped(table.sample, inner.columns, options)
+        check_separate(table.sample, inner.columns, options)
         return inner.read(table, options, ledger)
 
 

@@ -8,8 +8,7 @@ N = 40
 
 
 def csv(header: str, row: str, n: int = N) -> str:
-    """``n`` rows of a template with ``t``: irregular seconds, ``p``: prompt, ``c``: of it cached, ``o``: output, ``r``: of
-    it reasoning."""
+    """``n`` rows of a template with irregular seconds ``t``, prompt ``p`` (``c`` of it cached), output ``o``."""
     lines = []
     for i in range(n):
         p, o = 300 + 37 * (i * 7 % n), 60 + i * 11 % 50
