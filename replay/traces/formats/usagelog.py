@@ -37,6 +37,7 @@ _ANTHROPIC = ("cache_read_input_tokens", "cache_creation_input_tokens")
 _STREAM_PART = "chat.completion.chunk"
 _STREAM_ENDS = ("response.completed", "response.incomplete", "response.failed")
 _ANTHROPIC_PARTS = ("message_start", "message_delta", "message_stop", "content_block_start", "content_block_delta")
+_CACHE_HITS = ("cache_hit", "cacheHit", "from_cache", "cache_status")
 _PATHS = ("path", "url", "endpoint", "route", "uri", "request_path")
 _PROBE = re.compile(r"(?:^|/)(?:health[a-z]*|ready[a-z]*|live[a-z]*|ping|metrics|version|models)/?$", re.IGNORECASE)
 
@@ -68,6 +69,8 @@ def _time(record: dict[str, Any], holder: dict[str, Any]) -> tuple[str | None, A
 
 
 def _status(record: dict[str, Any], holder: dict[str, Any]) -> str:
+    if any(str(record.get(name)).lower() in ("true", "hit") for name in _CACHE_HITS):
+        return "cache_hit"
     if known(record.get("error")) or known(holder.get("error")):
         return "failed"
     code = first(record.get("status_code"), obj(record.get("response")).get("status_code"), record.get("http_status"))
@@ -106,6 +109,12 @@ def _row(record: dict[str, Any], reading: RecordReading) -> Row:
             "start_time",
         )
     ends = first(*(record.get(end) for end in _ENDS))
+    choices = holder.get("choices")
+    if isinstance(choices, list) and len(choices) > 1:
+        reading.ledger.warn(
+            "choices",
+            "some answers have several choices, generated side by side: each is one request here, with all their tokens",
+        )
     milli = duration_ns(first(record.get("latency_ms"), record.get("duration_ms")), "ms")
     return cached_rule(reading, _grouped, "the input of usage").row(group, parts_of(usage)) | {
         "arrival": start,
@@ -116,7 +125,13 @@ def _row(record: dict[str, Any], reading: RecordReading) -> Row:
         "source_e2e_ns": elapsed_ns(start, ends) if milli is None else milli,
         "source_ttft_ns": duration_ns(first(record.get("ttft_ms"), record.get("time_to_first_token_ms")), "ms"),
         "request_id": text(
-            first(record.get("request_id"), record.get("id"), holder.get("id"), record.get("custom_id"))
+            first(
+                record.get("request_id"),
+                record.get("id"),
+                holder.get("id"),
+                holder.get("responseId"),
+                record.get("custom_id"),
+            )
         ),
     }
 

@@ -333,3 +333,22 @@ def test_a_header_of_other_names_in_the_middle_is_refused(lab, own_csv, second: 
 def test_the_same_header_again_is_one_rejected_row(lab, own_csv, second: str) -> None:
     report = lab.read(own_csv(second, *(f"{60 + i}.5,10,20" for i in range(50))))
     assert (report.requests, report.cleaning.rejected_by_rule) == (150, {"not_a_time": 1})
+
+
+@pytest.mark.parametrize(
+    ("first", "step", "code"),
+    [
+        (20261103090001, 3, "trace.date_digits"),
+        (202611030901, 1, "trace.date_digits"),
+        (20261103, 0, "trace.date_digits"),
+        (639_292_932_000_000_000, 31_000_000, "trace.other_clock"),
+        (134_381_700_000_000_000, 31_000_000, "trace.other_clock"),
+        (13_438_170_000_000_000, 3_100_000, "trace.other_clock"),
+    ],
+)
+def test_numbers_of_other_clocks_get_no_unit(lab, first: int, step: int, code: str) -> None:
+    """Each unit that could be said would be wrong by a constant factor, or by calendar."""
+    text = "ts,p,o\n" + "".join(f"{first + step * i},{100 + i},{10 + i}\n" for i in range(12))
+    assert lab.refuse(text, mapping=MAP | {"arrival": "ts"}).code == code
+    if code == "trace.other_clock":
+        assert lab.refuse(text, mapping=MAP | {"arrival": "ts"}, time_unit="ns").code == code
