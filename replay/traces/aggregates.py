@@ -23,6 +23,7 @@ _COUNTS = re.compile(
     r"rps|qps|requests?_per_(?:s|sec|second|min|minute|hour))$"
 )
 _BUCKET = re.compile(r"(?:^|_)(?:minutes?|hours?|days?|weeks?|months?|buckets?|windows?|intervals?|periods?)(?:_|$)")
+_SAMPLED = re.compile(r"(?:^|_)sampl(?:e|ing)_(?:rate|ratio|fraction|probability|factor|weight)$")
 _LONG_STEP_NS = 60 * NS
 _SHORT_STEP_NS = 5 * NS
 _HUGE_PROMPT_TOKENS = 32_768
@@ -114,16 +115,36 @@ def check_columns(sample: Sample, options: IngestOptions) -> None:
             )
 
 
+def remark_sampled(sample: Sample, ledger: Ledger) -> None:
+    """Says where a column tells that the rows are a sample of the calls."""
+    for column in sample.columns:
+        if not _SAMPLED.search(_words(column)):
+            continue
+        rates = {number for row in sample.rows if (number := _number(row.get(column))) is not None and number > 0}
+        if rates and rates != {1.0}:
+            ledger.warn(
+                "sampled",
+                f"the column {column!r} (e.g. {min(rates):g}) says that the rows are a sample of the calls: the load "
+                "was larger by that factor (a workload's growth makes up for it)",
+            )
+
+
 class Counters:
-    """Looks, in the file's order, whether both lengths rise from row to row: counters of a server since its start."""
+    """Looks, in the file's order, whether both lengths rise from row to row: counters of a server since its start, or
+    of each session since its own."""
 
     def __init__(self) -> None:
         self.rows = self.risen = 0
         self.least_at_end = 0
+        self.in_sessions = self.risen_in_sessions = 0
 
     def add(self, frame: pl.DataFrame) -> None:
         """Takes the next rows; batches are looked at apart. Where rows do not rise, those after are not looked at."""
-        if 2 * self.risen < self.rows or not {"prompt_tokens", "output_tokens"} <= set(frame.columns):
+        if not {"prompt_tokens", "output_tokens"} <= set(frame.columns):
+            return
+        if 2 * self.risen_in_sessions >= self.in_sessions and "session" in frame.columns:
+            self._add_sessions(frame)
+        if 2 * self.risen < self.rows:
             return
         known = frame.select("prompt_tokens", "output_tokens").drop_nulls()
         if known.is_empty():
@@ -133,8 +154,22 @@ class Counters:
         self.risen += int(known.select(both.sum()).item())
         self.least_at_end = min(known.row(-1))
 
+    def _add_sessions(self, frame: pl.DataFrame) -> None:
+        steps = (
+            frame.select("session", "prompt_tokens", "output_tokens")
+            .drop_nulls()
+            .select(
+                pl.col("prompt_tokens").diff().over("session") > 0,
+                pl.col("output_tokens").diff().over("session") > 0,
+            )
+            .drop_nulls()
+        )
+        self.in_sessions += steps.height
+        self.risen_in_sessions += int(steps.select(pl.all_horizontal(pl.all()).sum()).item() or 0)
+
     def check(self, options: IngestOptions) -> None:
-        """Refuses the file where nearly all rows have more of both than the row before, up to many of both.
+        """Refuses the file where nearly all rows have more of both than the row before (of their session), in one count
+        for all up to many of both.
 
         Raises:
             TraceError: ``trace.aggregate``.
@@ -148,6 +183,13 @@ class Counters:
             raise _refusal(
                 "nearly every row has more prompt and more output tokens than the row before, as counters of a server "
                 "have that add up all requests since its start",
+                None,
+            )
+        sessions = self.in_sessions >= _MIN_ROWS and self.risen_in_sessions >= _RISING_SHARE * self.in_sessions
+        if sessions and "session" in options.mapping and not options.rows_are_requests:
+            raise _refusal(
+                "nearly every row has more prompt and more output tokens than the row before of its session, as "
+                "counts have that add up a session's calls so far",
                 None,
             )
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 from replay.errors import curable
 from replay.traces.cleaning import Ledger
 from replay.traces.formats.base import TOKEN_FIELDS
+from replay.traces.formats.values import number
 from replay.traces.options import IngestOptions, MappedField
 from replay.traces.rows import Sample
 from replay.traces.tokenshape import total_column
@@ -27,9 +29,11 @@ _ENDS = re.compile(
     r"(?:^|_)(?:end(?:ed)?|finish(?:ed)?|complet(?:ed|ion)|done|stop(?:ped)?|response)(?:_(?:at|time|ts|s|ms))*$"
 )
 _DURATIONS = re.compile(
-    r"(?:^|_)(inter_?arrivals?|iat|gap|delta|latency|duration|elapsed|ttft|took|processing_time|response_time_m?s|delay)"
-    + _UNIT
+    r"(?:^|_)(inter_?arrivals?|iat|gap|delta|latency|duration|elapsed|ttft|took|processing_time|delay)" + _UNIT
 )
+_MAYBE_DURATIONS = re.compile(r"^(?:request|response|process)_time" + _UNIT + r"|^time_taken" + _UNIT)
+"""Times in some logs, durations in others (nginx)."""
+_LONG_S = 1e6
 
 
 def check_names(sample: Sample, options: IngestOptions, ledger: Ledger) -> None:
@@ -45,11 +49,13 @@ def check_names(sample: Sample, options: IngestOptions, ledger: Ledger) -> None:
             _check_tokens(field, column, sample, ledger)
     arrival = options.mapping["arrival"]
     found = _DURATIONS.search(leaf(arrival))
+    if found is None and jumps(sample, arrival):
+        found = _MAYBE_DURATIONS.search(leaf(arrival))
     if found is not None:
         cure = (
             f"map arrival to the time when a request was sent; if {arrival!r} counts from the first request, rename it"
         )
-        what = f"arrival is mapped to {arrival!r}, whose name says that it holds a duration ({found.group(1)})"
+        what = f"arrival is mapped to {arrival!r}, whose name says that it holds a duration"
         raise curable("trace.not_times", what, cure, "mapping", column=arrival)
     if _ENDS.search(leaf(arrival)):
         ledger.warn(
@@ -57,6 +63,13 @@ def check_names(sample: Sample, options: IngestOptions, ledger: Ledger) -> None:
             f"the name of {arrival!r} says when requests ended: if so, they arrived earlier, long ones more than short "
             "ones, and bursts look flatter than they were",
         )
+
+
+def jumps(sample: Sample, column: str) -> bool:
+    """Whether the first rows have small numbers of which over an eighth are less than the one before."""
+    numbers = [float(found) for row in sample.rows if (found := number(row.get(column))) is not None]
+    back = sum(after < before for before, after in pairwise(numbers))
+    return bool(numbers) and max(numbers) < _LONG_S and 8 * back > len(numbers)
 
 
 def _check_tokens(field: MappedField, column: str, sample: Sample, ledger: Ledger) -> None:

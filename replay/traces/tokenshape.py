@@ -23,7 +23,7 @@ EXCLUDED = re.compile(
 )
 _INCLUDED = re.compile(r"(?:^|\.)(?:prompt|input)_tokens?_details\.cached_tokens$|^input_cached_tokens$", re.IGNORECASE)
 _UNCACHED = re.compile(
-    r"(?:^|_)(?:un_?cached|non_?cached|not_cached|cache_miss|(?:new|fresh)_(?:input|prompt)|prompt_n$)(?:_|$)"
+    r"(?:^|_)(?:un_?cached|non_?cached|not_cached|cache_miss|(?:new|fresh)_(?:input|prompt|tok\w*)|prompt_n$)(?:_|$)"
 )
 """Names of a prompt count without what came from a cache; ``prompt_n`` is llama.cpp's, beside ``cache_n``."""
 _CACHE = re.compile(r"cache")

@@ -38,6 +38,7 @@ _ENVOY_TOTAL = ("gen_ai.usage.total_tokens", "llm_total_token", "llm_total_token
 _GENERATES = re.compile(r"completions?|responses|messages|generate|invoke|converse|embeddings|/chat", re.IGNORECASE)
 _PROMPT_HEADER = re.compile(r"(?:prompt|input)[_-]?tokens?$", re.IGNORECASE)
 _OUTPUT_HEADER = re.compile(r"(?:generated|completion|output)[_-]?tokens?$", re.IGNORECASE)
+_NO_COUNT_HEADER = re.compile(r"max|limit|remaining|budget|uncached", re.IGNORECASE)
 _LONG_S = 60
 _CACHED_HEADER = re.compile(r"cached?[_-](?:(?:prompt|input|read)[_-])*tokens?$", re.IGNORECASE)
 
@@ -98,7 +99,8 @@ def _envoy_detect(sample: Sample) -> Match | None:
 
 
 def _column(names: Any, pattern: re.Pattern[str]) -> str | None:
-    return next((name for name in names if pattern.search(str(name))), None)
+    """The first name that fits and is no limit on tokens."""
+    return next((name for name in names if pattern.search(str(name)) and not _NO_COUNT_HEADER.search(str(name))), None)
 
 
 def _nginx_parts(record: dict[str, Any]) -> Parts:

@@ -13,7 +13,7 @@ from replay.traces.cleaning import Ledger
 from replay.traces.formats.base import Match, TableFormat
 from replay.traces.formats.own import check_blocks
 from replay.traces.jsoncells import json_cells
-from replay.traces.names import check_names
+from replay.traces.names import check_names, jumps
 from replay.traces.options import MAPPED_FIELDS, REQUIRED_FIELDS, IngestOptions, MappedField
 from replay.traces.rows import Sample, Table
 from replay.traces.separate import check_separate
@@ -74,6 +74,7 @@ def unknown_columns(sample: Sample) -> TraceError:
     """The refusal of a table that no format recognises: what was found, what is needed, a mapping to try."""
     _check_first_line(sample)
     guess = suggestions(sample.columns)
+    guess["arrival"] = [column for column in guess["arrival"] if not jumps(sample, column)]
     pairs = [f"{field}={found[0] if found else 'COLUMN'}" for field, found in guess.items()]
     seen = ", ".join(sample.columns[:40]) + (", ..." if len(sample.columns) > 40 else "")
     cure = (

@@ -113,7 +113,7 @@ def _row(record: dict[str, Any], reading: RecordReading) -> Row:
     if isinstance(choices, list) and len(choices) > 1:
         reading.ledger.warn(
             "choices",
-            "some answers have several choices, generated side by side: each is one request here, with all their tokens",
+            "some answers have several choices, generated side by side: each is read as one request with all tokens",
         )
     milli = duration_ns(first(record.get("latency_ms"), record.get("duration_ms")), "ms")
     return cached_rule(reading, _grouped, "the input of usage").row(group, parts_of(usage)) | {

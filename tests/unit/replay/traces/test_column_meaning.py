@@ -134,3 +134,20 @@ def test_estimates_are_said(lab) -> None:
     text = csv("t_s,est_input_tokens,o", "{t},{p},{o}")
     report = lab.read(text, mapping=mapping("est_input_tokens", "o"))
     assert any("estimates" in warning for warning in report.warnings)
+
+
+@pytest.mark.parametrize("column", ["request_time", "response_time_s", "time_taken"])
+def test_a_time_that_is_a_duration_in_some_logs_is_told_by_its_numbers(lab, column: str) -> None:
+    options = {"mapping": {"arrival": column, "prompt_tokens": "p", "output_tokens": "o"}, "time_unit": "s"}
+    durations = csv(f"{column},p,o", "{c}.25,{p},{o}")
+    assert lab.refuse(durations, **options).code == "trace.not_times"
+    assert lab.read(csv(f"{column},p,o", "{t},{p},{o}"), **options).requests == N
+    suggested = lab.refuse_again(durations.replace(column, "request_time")).errors[0]
+    assert "no column's name suggests it" in suggested.detail
+
+
+@pytest.mark.parametrize("rate", ["sample_rate", "_sampling_rate", "SamplingProbability"])
+def test_a_sample_of_the_calls_is_said(lab, rate: str) -> None:
+    for value, said in (("0.1", True), ("1.0", False)):
+        report = lab.read(csv(f"t_s,p,o,{rate}", f"{{t}},{{p}},{{o}},{value}"), mapping=mapping("p", "o"))
+        assert any("sample of the calls" in warning for warning in report.warnings) is said

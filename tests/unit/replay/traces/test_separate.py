@@ -109,3 +109,16 @@ def test_retries_of_failed_calls_stay_requests(lab) -> None:
     failed = {"usage": None, "error": "timeout"}
     rows = [row for i in range(N) for row in (usage(i, f"r{i}", **failed), usage(i + 0.5, f"r{i}"))]
     assert lab.read(jsonl(rows)).cleaning.retries_by_id == N
+
+
+def test_sums_of_each_session_so_far_are_no_requests(lab) -> None:
+    rows, sums = [], {}
+    for i in range(60):
+        p, o = sums.get(i % 7, (0, 0))
+        sums[i % 7] = p + 50 + i * 11 % 40, o + 5 + i * 3 % 8
+        rows.append({"at": at(i / 2), "s": f"s{i % 7}", "p": sums[i % 7][0], "o": sums[i % 7][1]})
+    mapping = MAP | {"session": "s"}
+    assert lab.refuse(jsonl(rows), mapping=mapping).code == "trace.aggregate"
+    assert lab.read(jsonl(rows), mapping=mapping, rows_are_requests=True).requests == 60
+    growing = [row | {"o": 5 + i * 3 % 8} for i, row in enumerate(rows)]
+    assert lab.read(jsonl(growing), mapping=mapping).requests == 60, "prompts of a chat grow from turn to turn"
