@@ -23,7 +23,7 @@ _OF_MANY = re.compile(
 _SO_FAR = re.compile(r"(?:^|_)(cumulative|cum|accumulated|lifetime|running_total|so_far|total_token_usage)(?:_|$)")
 _THOUSANDS = re.compile(r"(?:^|_)(ktok(?:en)?s?|thousands?)(?:_|$)")
 _LIMITS = re.compile(r"(?:^|_)max(?:imum)?_(?:\w+_)?(?:tokens?|length|len|toks)$")
-_ESTIMATES = re.compile(r"(?:^|_)(est|estimated?|approx|approximate)(?:_|$)")
+_ESTIMATES = re.compile(r"(?:^|_)(?:est|estimated?|approx|approximate|billed|billable)(?:_|$)")
 _UNIT = r"(?:_(?:time|s|sec|secs|seconds|ms|msec|millis|milliseconds|us|ns))*$"
 _ENDS = re.compile(
     r"(?:^|_)(?:end(?:ed)?|finish(?:ed)?|complet(?:ed|ion)|done|stop(?:ped)?|response)(?:_(?:at|time|ts|s|ms))*$"
@@ -82,8 +82,8 @@ def _check_tokens(field: MappedField, column: str, sample: Sample, ledger: Ledge
     if held is not None:
         what = f"{field} is mapped to {column!r}, whose name says that it holds {held}"
         raise curable("trace.not_tokens", what, cure, "mapping", column=column)
-    if _ESTIMATES.search(leaf(column)):
-        ledger.warn("estimates", f"the name of {column!r} says that its tokens are estimates, not counts")
+    if _ESTIMATES.search(snake(column)):
+        ledger.warn("estimates", f"the name of {column!r} says that its tokens are estimated or billed, not counted")
 
 
 def _held(column: str) -> str | None:

@@ -18,6 +18,7 @@ from replay.traces.words import leaf
 _REQUEST_ID = re.compile(r"^(?:x_)?(?:(?:api|llm|litellm)_)?(?:request|req|call|completion|response|generation)_?id$")
 _ANY_ID = re.compile(r"^(?:\w+_)?u?u?id$")
 _PARENT_ID = re.compile(r"^parent_?(?:\w+_)?id$")
+_PARENT_SPAN = re.compile(r"^parent_?(?:span|run|observation)_?id$")
 _KIND = re.compile(r"(?:^|_)(?:type|kind|event|phase|stage)$")
 _AROUND = {"chain", "agent", "workflow", "tool", "trace", "span", "root", "graph", "pipeline", "retriever", "session"}
 _CALLS = {"llm", "generation", "chat", "completion", "chat_completion", "model", "chat_model", "text_completion"}
@@ -95,7 +96,8 @@ def _around(what: str, column: str, kinds: set[str]) -> TraceError:
 
 
 def _check_parents(sample: Sample, beside: list[str], columns: Mapping[MappedField, str]) -> None:
-    """Rows that have exactly the tokens of the rows that name them as their parent."""
+    """Rows with counts that others with counts name as their parent: spans around them, whatever their counts. Where
+    the parent may be the turn before, only those that have the tokens of all their children, or of one."""
     parent = next((column for column in beside if _PARENT_ID.match(leaf(column))), None)
     if parent is None:
         return
@@ -108,15 +110,15 @@ def _check_parents(sample: Sample, beside: list[str], columns: Mapping[MappedFie
     own = max(named, key=lambda column: len(named[column]), default=None)
     if own is None:
         return
-    sums: defaultdict[str, Counter[MappedField]] = defaultdict(Counter)
-    fields: tuple[MappedField, ...] = ("prompt_tokens", "output_tokens")
+    inner: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     for row in sample.rows:
-        for field in fields:
-            sums[str(row.get(parent))][field] += _count(row, columns[field])
-    whole = [row for row in sample.rows if str(row.get(own)) in sums and _count(row, columns["prompt_tokens"])]
-    equal = sum(all(_count(row, columns[field]) == sums[str(row[own])][field] for field in fields) for row in whole)
-    if equal >= _MIN_WRAPPERS and equal >= _MOST_SHARE * len(whole):
-        what = f"{equal} of the first rows have exactly the tokens of the rows that name them in {parent!r}"
+        inner[str(row.get(parent))].append(_lengths(row, columns))
+    outer = [(_lengths(row, columns), inner[str(row[own])]) for row in sample.rows if str(row.get(own)) in inner]
+    outer = [(whole, parts) for whole, parts in outer if whole[0] and any(prompt for prompt, _ in parts)]
+    again = [whole for whole, parts in outer if whole in parts or whole == tuple(map(sum, zip(*parts, strict=True)))]
+    around = outer if _PARENT_SPAN.match(leaf(parent)) else again
+    if len(around) >= _MIN_WRAPPERS and len(around) >= _MOST_SHARE * len(outer):
+        what = f"{len(around)} of the first rows have token counts, and so have the rows that name them in {parent!r}"
         cure = "keep only the rows of model calls; if every row is one request, give rows_are_requests=true"
         raise curable("trace.wrappers", f"{what}: they would count twice", cure, "rows_are_requests", column=parent)
 
@@ -134,6 +136,10 @@ def _check_several(sample: Sample, beside: list[str]) -> None:
 
 def _count(row: Mapping[str, object], column: str) -> int:
     return int(number(row.get(column)) or 0)
+
+
+def _lengths(row: Mapping[str, object], columns: Mapping[MappedField, str]) -> tuple[int, int]:
+    return _count(row, columns["prompt_tokens"]), _count(row, columns["output_tokens"])
 
 
 def _some(kinds: set[str]) -> str:

@@ -57,6 +57,8 @@ class TokenShape:
     cached_column: str | None = None
     total: str | None = None
     cached_inside: bool | None = None
+    cached_by_row: bool = False
+    """Whether some rows count one way and some the other, each with a total that shows it."""
     reasoning_inside: bool | None = None
     prompt_column: str | None = None
     reasoning_column: str | None = None
@@ -126,9 +128,12 @@ class TokenShape:
         beside = parts[0] if len(parts) == 1 else parts[0] + parts[1]
         if not bool((beside > 0).any()):
             return
-        if self.cached_inside is None:
+        if self.cached_inside is None and not self.cached_by_row:
             self._weigh(prompt, beside, output, total)
-        if self.cached_inside is False:
+        if self.cached_by_row and total is not None and output is not None:
+            outside = (total == prompt + beside + output).fill_null(value=False)
+            made["prompt_tokens"] = (prompt + beside.set(~outside, 0)).alias("prompt_tokens")
+        elif self.cached_inside is False:
             made["prompt_tokens"] = (prompt + beside).alias("prompt_tokens")
 
     def _settle_by_name(self) -> None:
@@ -152,6 +157,15 @@ class TokenShape:
         if total is not None and output is not None:
             inside = 0.0 if above else _share(total == prompt + output, telling)
             outside = _share(total == prompt + beside + output, telling)
+            both = _share(
+                (total == prompt + output) & (beside <= prompt) | (total == prompt + beside + output), telling
+            )
+            if both >= _CLEAR_SHARE > max(inside, outside):
+                self.cached_by_row = True
+                self.ledger.assumed["cached_tokens"] = (
+                    f"by row inside the prompt count or added, as {self.total!r} adds up"
+                )
+                return
             if inside >= _CLEAR_SHARE or outside >= _CLEAR_SHARE:
                 self._settle(inside=inside >= outside, why=f"{self.total!r} adds up so")
                 return
@@ -164,6 +178,8 @@ class TokenShape:
             ("false", "the prompt count excludes them", int((prompt + beside).filter(telling).sum())),
         )
         seen = f" In {above:,} of them there are more cached tokens than prompt tokens." if above else ""
+        if 0 < above < known:
+            seen += " If calls to providers that count in different ways are mixed, upload each provider's by itself."
         raise TraceError(
             "trace.ambiguous_cached",
             f"{known:,} of the first rows have cached tokens, and nothing says if the prompt count includes them."

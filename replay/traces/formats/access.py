@@ -15,7 +15,17 @@ from replay.errors import FieldError, TraceError
 from replay.traces.formats.base import Match
 from replay.traces.formats.records import RecordFormat, RecordReading, Row
 from replay.traces.formats.usage import Parts, cached_rule, parts_from
-from replay.traces.formats.values import duration_ns, first, http_status, iso, naive_ns, number, pick_key, text
+from replay.traces.formats.values import (
+    counts_only,
+    duration_ns,
+    first,
+    http_status,
+    iso,
+    naive_ns,
+    number,
+    pick_key,
+    text,
+)
 from replay.traces.options import TimeUnit
 from replay.traces.rows import Sample
 from replay.traces.times import EPOCH_2000_NS, EPOCH_2100_NS
@@ -48,7 +58,7 @@ def _is_other(method: Any, path: Any) -> bool:
     verb, where = text(method), text(path)
     if verb is not None and verb.upper() in ("GET", "HEAD", "OPTIONS"):
         return True
-    return where is not None and _GENERATES.search(where.split("?", 1)[0]) is None
+    return where is not None and (counts_only(where) or _GENERATES.search(where.split("?", 1)[0]) is None)
 
 
 def _envoy_parts(record: dict[str, Any]) -> Parts:

@@ -36,7 +36,10 @@ _OUTPUT = (
     "outputTokenCount", "candidates_token_count",
 )  # fmt: skip
 _TOTAL = ("total_tokens", "totalTokens", "totalTokenCount", "total_token_count")
-_READ_INSIDE = ("cached_tokens", "cachedContentTokenCount", "cached_content_token_count", "prompt_cache_hit_tokens")
+_READ_INSIDE = (
+    "cached_tokens", "cachedContentTokenCount", "cached_content_token_count", "prompt_cache_hit_tokens",
+    "cached_input_tokens", "cachedInputTokens", "input_cached_tokens",
+)  # fmt: skip
 _READ_BESIDE = (
     "cache_read_input_tokens", "cacheReadInputTokens", "cacheReadInputTokenCount", "prompt_cache_read_tokens",
 )  # fmt: skip

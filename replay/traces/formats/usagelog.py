@@ -14,7 +14,7 @@ from replay.traces.formats.base import Match
 from replay.traces.formats.bodies import first_usage
 from replay.traces.formats.records import RecordFormat, RecordReading, Row
 from replay.traces.formats.usage import Parts, cached_rule, parts_of
-from replay.traces.formats.values import duration_ns, elapsed_ns, first, http_status, known, obj, text
+from replay.traces.formats.values import counts_only, duration_ns, elapsed_ns, first, http_status, known, obj, text
 from replay.traces.rows import Sample
 from replay.traces.source import refusal
 
@@ -84,11 +84,14 @@ def _status(record: dict[str, Any], holder: dict[str, Any]) -> str:
     return "ok" if holder else "unknown"
 
 
+def _path(record: dict[str, Any]) -> str:
+    return text(first(*(source.get(name) for source in (record, obj(record.get("request"))) for name in _PATHS))) or ""
+
+
 def _is_probe(record: dict[str, Any]) -> bool:
     """Whether a row asked for health, metrics or the list of models. Other paths may be a gateway's own."""
-    request = obj(record.get("request"))
+    where, request = _path(record), obj(record.get("request"))
     verb = text(first(record.get("method"), record.get("http_method"), request.get("method"))) or ""
-    where = text(first(*(source.get(name) for source in (record, request) for name in _PATHS))) or ""
     return verb.upper() in ("GET", "HEAD", "OPTIONS") or _PROBE.search(where.split("?", 1)[0]) is not None
 
 
@@ -153,7 +156,7 @@ def _expand(record: dict[str, Any], line: int, reading: RecordReading) -> list[R
     if kind.startswith("response.") and kind not in _STREAM_ENDS:
         reading.not_request("events of streams")
         return []
-    if not _holder(record) and _is_probe(record):
+    if counts_only(_path(record)) or (not _holder(record) and _is_probe(record)):
         reading.not_request("requests for other paths")
         return []
     row = _row(record, reading)

@@ -133,7 +133,7 @@ def test_tokens_of_another_tokenizer_are_refused_where_the_models_own_stand_besi
 def test_estimates_are_said(lab) -> None:
     text = csv("t_s,est_input_tokens,o", "{t},{p},{o}")
     report = lab.read(text, mapping=mapping("est_input_tokens", "o"))
-    assert any("estimates" in warning for warning in report.warnings)
+    assert any("estimated" in warning for warning in report.warnings)
 
 
 @pytest.mark.parametrize("column", ["request_time", "response_time_s", "time_taken"])
@@ -151,3 +151,16 @@ def test_a_sample_of_the_calls_is_said(lab, rate: str) -> None:
     for value, said in (("0.1", True), ("1.0", False)):
         report = lab.read(csv(f"t_s,p,o,{rate}", f"{{t}},{{p}},{{o}},{value}"), mapping=mapping("p", "o"))
         assert any("sample of the calls" in warning for warning in report.warnings) is said
+
+
+def test_providers_that_count_in_different_ways_are_told_apart_by_the_total(lab) -> None:
+    """Every other row counts cached tokens beside its prompt."""
+    inside, outside = csv("t_s,p,c,o,total", "{t},{p},{c},{o},{t2}"), csv("x", "{t},{u},{c},{o},{t2}")
+    pairs = zip(inside.splitlines()[1:], outside.splitlines()[1:], strict=True)
+    rows = [pair[i % 2] for i, pair in enumerate(pairs)]
+    text = "t_s,p,cached,o,total_tokens\n" + "\n".join(rows) + "\n"
+    assert lab.read(text, mapping=mapping("p", "o", cached_tokens="cached")).prompt_tokens == WHOLE[0]
+    assert "by row" in lab.read(text, mapping=mapping("p", "o", cached_tokens="cached")).assumed["cached_tokens"]
+    without = "\n".join(row.rpartition(",")[0] for row in text.splitlines()) + "\n"
+    refusal = lab.refuse_again(without, mapping=mapping("p", "o", cached_tokens="cached"))
+    assert "upload each provider's by itself" in refusal.detail

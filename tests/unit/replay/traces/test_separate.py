@@ -46,9 +46,25 @@ def parents(i: int) -> list[dict[str, object]]:
     return [around, *inner]
 
 
+def last_call(i: int) -> list[dict[str, object]]:
+    """The span around three calls has the counts of the last."""
+    around, *inner = parents(i)
+    inner = [row | {"p": 100 + i + k} for k, row in enumerate(inner)]
+    return [around | {"p": 102 + i, "o": 10}, *inner]
+
+
+def spans(i: int) -> list[dict[str, object]]:
+    """Counts of the span around that fit nothing inside."""
+    made = parents(i)
+    made[0]["p"] = 700
+    return [{"parent_span_id" if name == "parent_id" else name: row[name] for name in row} for row in made]
+
+
 @pytest.mark.parametrize(
     ("rows", "code", "field"),
     [
+        (last_call, "trace.wrappers", "rows_are_requests"),
+        (spans, "trace.wrappers", "rows_are_requests"),
         (streams, "trace.repeated_ids", "keep_duplicates"),
         (instruments, "trace.repeated_ids", "keep_duplicates"),
         (starts_and_ends, "trace.two_rows_a_call", "rows_are_requests"),

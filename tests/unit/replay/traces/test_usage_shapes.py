@@ -89,3 +89,28 @@ def test_keys_with_dots_inside_nested_objects_are_found(lab) -> None:
         "output_tokens": "SpanAttributes.gen_ai.usage.output_tokens",
     }
     assert lab.read("".join(json.dumps(row) + "\n" for row in rows), mapping=mapping).prompt_tokens == 100 * N
+
+
+@pytest.mark.parametrize("name", ["cached_input_tokens", "cachedInputTokens"])
+@pytest.mark.parametrize(("given", "cached"), [(100, 60), (40, 60)])
+def test_cached_input_tokens_are_inside_unless_they_are_more(lab, name: str, given: int, cached: int) -> None:
+    lab.read(log(*[{"input_tokens": given, "output_tokens": 10, name: cached}] * N))
+    assert lab.table["prompt_tokens"].to_list() == [100] * N
+
+
+@pytest.mark.parametrize("path", ["/v1/messages/count_tokens", "/tokenize", "/v1beta/models/m:countTokens?key=1"])
+def test_calls_that_only_count_tokens_are_no_requests(lab, path: str) -> None:
+    calls = log(*[{"prompt_tokens": 100, "completion_tokens": 10}] * N, path="/v1/messages")
+    counted = log(*[{"input_tokens": 100, "output_tokens": 0}] * N, path=path)
+    report = lab.read(calls + counted)
+    assert (report.requests, report.cleaning.not_requests) == (N, {"requests for other paths": N})
+
+
+def test_an_envoy_log_leaves_calls_that_count_tokens_out(lab) -> None:
+    row = {
+        "start_time": "2026-11-03T09:00:00.5Z", "duration": 900, "response_code": 200, "method": "POST",
+        "gen_ai.usage.input_tokens": 100, "gen_ai.usage.output_tokens": 10,
+    }  # fmt: skip
+    paths = ("/v1/messages", "/v1/messages/count_tokens")
+    report = lab.read("".join(json.dumps(row | {"path": path, "x-request-id": path}) + "\n" for path in paths))
+    assert report.requests == 1
