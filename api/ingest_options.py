@@ -65,7 +65,8 @@ def upload_parameters(
         bool, Query(description="Every row is one request, though it looks like a sum")
     ] = False,
     keep_duplicates: Annotated[
-        bool, Query(description="Equal rows are different requests, though most rows have a twin")
+        bool,
+        Query(description="Rows that are equal, or share an id, are different requests, though most rows have a twin"),
     ] = False,
     block_size: Annotated[int | None, Query(ge=1, le=65_536, description="Tokens of one prefix block")] = None,
     max_rejected_share: Annotated[float, Query(ge=0, le=1, description="A larger share of bad rows is refused")] = 0.05,

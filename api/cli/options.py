@@ -188,7 +188,7 @@ format_options = options(
         "--keep-duplicates",
         is_flag=True,
         default=None,
-        help="Equal rows are different requests, though most have a twin.",
+        help="Rows that are equal, or share an id, are different requests.",
     ),
     click.option("--block-size", type=int, help="Tokens of one prefix block, where the format does not fix it."),
     click.option("--max-rejected-share", type=float, help="Refuse a trace with more rejected rows; default 0.05."),

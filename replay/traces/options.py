@@ -85,7 +85,7 @@ class IngestOptions(Spec):
     rows_are_requests: bool = False
     """Said by the user: every row is one request, though the file looks like sums over many."""
     keep_duplicates: bool = False
-    """Said by the user: rows that are equal in all they say are different requests, though most rows have a twin."""
+    """Said by the user: rows that are equal in all they say, or share an id, are different requests."""
     block_size: int | None = Field(default=None, ge=1, le=65_536)
     """Tokens of one prefix block, where the format does not fix it."""
     max_rejected_share: float = Field(default=0.05, ge=0, le=1)
