@@ -116,7 +116,7 @@ def _check_parents(sample: Sample, beside: list[str], columns: Mapping[MappedFie
     outer = [(_lengths(row, columns), inner[str(row[own])]) for row in sample.rows if str(row.get(own)) in inner]
     outer = [(whole, parts) for whole, parts in outer if whole[0] and any(prompt for prompt, _ in parts)]
     again = [whole for whole, parts in outer if whole in parts or whole == tuple(map(sum, zip(*parts, strict=True)))]
-    around = outer if _PARENT_SPAN.match(leaf(parent)) else again
+    around = outer if _PARENT_SPAN.match(leaf(parent)) else again if len(set(again)) > 1 else []
     if len(around) >= _MIN_WRAPPERS and len(around) >= _MOST_SHARE * len(outer):
         what = f"{len(around)} of the first rows have token counts, and so have the rows that name them in {parent!r}"
         cure = "keep only the rows of model calls; if every row is one request, give rows_are_requests=true"

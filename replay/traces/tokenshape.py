@@ -27,7 +27,11 @@ _UNCACHED = re.compile(
 )
 """Names of a prompt count without what came from a cache; ``prompt_n`` is llama.cpp's, beside ``cache_n``."""
 _CACHE = re.compile(r"cache")
-_NO_COUNT = re.compile(r"(?:^|_)(?:key|id|hash|ttl|cost|price|usd|spend|rate|ratio|share|pct|percent|m?s)(?:_|$)")
+_NO_COUNT = re.compile(
+    r"(?:^|_)(?:key|id|hash|ttl|cost|price|usd|spend|rate|ratio|share|pct|percent|m?s|seconds|time|duration|hits|size|usage|"
+    r"capacity|blocks?|kv|gpu|cpu|budget|max|limit|effort|level)(?:_|$)"
+)
+"""Words in names of columns that are about a cache or reasoning and count no tokens of a request."""
 _REASONING = re.compile(r"(?:^|_)(?:reasoning|thinking|thoughts?)(?:_|$)")
 _THOUGHTS = re.compile(r"(?:^|_)thoughts?_tokens?_count$")
 """Gemini's name: beside the candidates, never inside."""
@@ -265,7 +269,11 @@ def check_unmapped(sample: Sample, columns: Mapping[MappedField, str], options: 
             raise _left_out(why, cure, column)
     for column in beside if "reasoning_tokens" not in columns else ():
         name = leaf(column)
-        if column.rpartition(".")[0] != output.rpartition(".")[0] or not _REASONING.search(name):
+        if (
+            column.rpartition(".")[0] != output.rpartition(".")[0]
+            or not _REASONING.search(name)
+            or _NO_COUNT.search(name)
+        ):
             continue
         if (_THOUGHTS.search(name) and _some(sample, column)) or _larger(sample, column, output):
             cure = f"map reasoning_tokens={column}; or rename the column if it counts something else"

@@ -68,7 +68,7 @@ def test_more_cached_tokens_than_prompt_show_that_they_stand_beside(lab, cached:
     assert lab.read(text, **options).prompt_tokens == WHOLE[0]
 
 
-@pytest.mark.parametrize("beside", ["cached_tokens", "cache_hit", "cache_key_id", "cache_ttl_s"])
+@pytest.mark.parametrize("beside", ["cached_tokens", "cache_hit", "cache_key_id", "cache_ttl_s", "kv_cache_tokens"])
 def test_a_column_about_a_cache_that_is_no_part_of_the_load_is_left_alone(lab, beside: str) -> None:
     value = "{c}" if beside == "cached_tokens" else "987654321" if beside != "cache_hit" else "True"
     text = csv(f"t_s,p,{beside},o", f"{{t}},{{p}},{value},{{o}}")
@@ -89,6 +89,11 @@ def test_reasoning_beside_the_output_is_asked_for_and_added(lab, output: str, re
     assert (refusal.code, refusal.errors[0].column) == ("trace.reasoning_left_out", reasoning)
     report = lab.read(text, mapping=mapping("p", output, reasoning_tokens=reasoning))
     assert (report.prompt_tokens, report.output_tokens) == WHOLE
+
+
+@pytest.mark.parametrize("beside", ["thinking_budget_tokens", "max_reasoning_tokens", "thinking_time_ms"])
+def test_limits_and_times_of_reasoning_are_left_alone(lab, beside: str) -> None:
+    assert lab.read(csv(f"t_s,p,o,{beside}", "{t},{p},{o},16000"), mapping=mapping("p", "o")).output_tokens == WHOLE[1]
 
 
 def test_reasoning_inside_the_output_is_left_there(lab) -> None:
