@@ -18,12 +18,14 @@ _NOT_TOKENS = re.compile(
     r"(?:^|_)(chars?|characters?|bytes?|kb|words?|cost|price|usd|spend|messages?|chunks?|seconds?|latency)(?:_|$)"
 )
 _OF_MANY = re.compile(
-    r"(?:^|_)(avg|average|mean|median|p\d\d|percentile|std|stddev|tps|per_s|per_sec|per_second|rate|throughput)(?:_|$)"
+    r"(?:^|_)(avg|average|mean|median|p\d\d|percentile|std|stddev|tps|per_s|per_sec|per_second|rate|throughput|"
+    r"buckets?|bins?|binned|rounded|deltas?|diffs?)(?:_|$)"
 )
 _SO_FAR = re.compile(r"(?:^|_)(cumulative|cum|accumulated|lifetime|running_total|so_far|total_token_usage)(?:_|$)")
 _THOUSANDS = re.compile(r"(?:^|_)(ktok(?:en)?s?|thousands?)(?:_|$)")
 _LIMITS = re.compile(r"(?:^|_)max(?:imum)?_(?:\w+_)?(?:tokens?|length|len|toks)$")
 _ESTIMATES = re.compile(r"(?:^|_)(?:est|estimated?|approx|approximate|billed|billable)(?:_|$)")
+_PARTS = re.compile(r"(?:^|_)(text|audio|image|video|system|user|history|query|question|tool|retrieved|rag)(?:_|$)")
 _UNIT = r"(?:_(?:time|s|sec|secs|seconds|ms|msec|millis|milliseconds|us|ns))*$"
 _ENDS = re.compile(
     r"(?:^|_)(?:end(?:ed)?|finish(?:ed)?|complet(?:ed|ion)|done|stop(?:ped)?|response)(?:_(?:at|time|ts|s|ms))*$"
@@ -79,11 +81,29 @@ def _check_tokens(field: MappedField, column: str, sample: Sample, ledger: Ledge
         native = [name for name in sample.columns if snake(name) == f"native_{snake(column)}"]
         if native:  # OpenRouter counts all models with one tokenizer beside each model's own
             held, cure = "tokens of a tokenizer that is not the model's", f"map {field} to {native[0]!r}"
+    others = _other_parts(sample, column)
+    if held is None and others:
+        held, cure = "a part of it", f"map {field} to a column of the whole, or add up {', '.join([column, *others])}"
     if held is not None:
         what = f"{field} is mapped to {column!r}, whose name says that it holds {held}"
         raise curable("trace.not_tokens", what, cure, "mapping", column=column)
     if _ESTIMATES.search(snake(column)):
         ledger.warn("estimates", f"the name of {column!r} says that its tokens are estimated or billed, not counted")
+
+
+def _other_parts(sample: Sample, column: str) -> list[str]:
+    """Columns beside one that names a part (``text_tokens``) which name others and hold numbers."""
+    own = set(_PARTS.findall(leaf(column)))
+    beside = [name for name in sample.columns if name.rpartition(".")[0] == column.rpartition(".")[0]]
+    return [
+        name
+        for name in beside
+        if own
+        and _PARTS.search(leaf(name))
+        and not own & set(_PARTS.findall(leaf(name)))
+        and "tok" in leaf(name)
+        and any((number(row.get(name)) or 0) > 0 for row in sample.rows)
+    ]
 
 
 def _held(column: str) -> str | None:

@@ -112,6 +112,13 @@ class TokenShape:
                 f"{cure}",
                 [FieldError(cure, field="mapping", column=self.total, rule="contradicting_total", cure=cure)],
             )
+        same = int((known & (total == prompt)).sum())
+        if 2 * same > int(known.sum()):
+            cure = (
+                f"map prompt_tokens to a column of the input alone; if {self.total!r} counts something else, rename it"
+            )
+            what = f"in {same:,} of the first {int(known.sum()):,} rows the prompt has as many tokens as {self.total!r}"
+            raise curable("trace.contradicting_total", what, cure, "mapping", column=self.total)
         if bool((known & (total != prompt + output)).any()):
             self.ledger.warn(
                 "total", f"in some rows {self.total!r} is not the sum of prompt and output; it was not used"

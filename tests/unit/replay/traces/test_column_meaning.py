@@ -169,3 +169,27 @@ def test_providers_that_count_in_different_ways_are_told_apart_by_the_total(lab)
     without = "\n".join(row.rpartition(",")[0] for row in text.splitlines()) + "\n"
     refusal = lab.refuse_again(without, mapping=mapping("p", "o", cached_tokens="cached"))
     assert "upload each provider's by itself" in refusal.detail
+
+
+@pytest.mark.parametrize(
+    ("prompt", "other"),
+    [("text_tokens", "audio_tokens"), ("user_tokens", "system_prompt_tokens"), ("textInputTokens", "imageInputTokens")],
+)
+def test_a_part_of_the_input_is_not_the_input(lab, prompt: str, other: str) -> None:
+    text = csv(f"t_s,{prompt},{other},o", "{t},{u},{c},{o}")
+    refusal = lab.refuse(text, mapping=mapping(prompt, "o"))
+    assert (refusal.code, other in refusal.errors[0].cure) == ("trace.not_tokens", True)
+    assert lab.read(text.replace(other, "z"), mapping=mapping(prompt, "o")).requests == N
+    none = csv(f"t_s,{prompt},{other},o", "{t},{p},0,{o}")
+    assert lab.read(none, mapping=mapping(prompt, "o")).prompt_tokens == WHOLE[0]
+
+
+@pytest.mark.parametrize("column", ["prompt_tokens_bucket", "input_tokens_delta", "rounded_prompt_tokens"])
+def test_buckets_and_differences_are_no_counts(lab, column: str) -> None:
+    assert lab.refuse(csv(f"t_s,{column},o", "{t},{p},{o}"), mapping=mapping(column, "o")).code == "trace.not_tokens"
+
+
+def test_a_prompt_that_is_the_total_is_refused(lab) -> None:
+    text = csv("t_s,p,o,total_tokens", "{t},{t2},{o},{t2}")
+    assert lab.refuse(text, mapping=mapping("p", "o")).code == "trace.contradicting_total"
+    assert lab.read(text.replace("total_tokens", "z"), mapping=mapping("p", "o")).requests == N

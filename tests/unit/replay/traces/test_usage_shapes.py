@@ -114,3 +114,15 @@ def test_an_envoy_log_leaves_calls_that_count_tokens_out(lab) -> None:
     paths = ("/v1/messages", "/v1/messages/count_tokens")
     report = lab.read("".join(json.dumps(row | {"path": path, "x-request-id": path}) + "\n" for path in paths))
     assert report.requests == 1
+
+
+def test_bedrock_calls_that_count_tokens_are_no_requests(lab) -> None:
+    rows = [
+        {
+            "schemaType": "ModelInvocationLog", "schemaVersion": "1.0", "timestamp": f"2026-11-03T09:00:{i:02d}Z",
+            "requestId": f"r{i}", "operation": ("Converse", "CountTokens")[i % 2], "modelId": "m",
+            "input": {"inputTokenCount": 100}, "output": {"outputTokenCount": 10},
+        }
+        for i in range(N)
+    ]  # fmt: skip
+    assert lab.read("".join(json.dumps(row) + "\n" for row in rows)).requests == N // 2
