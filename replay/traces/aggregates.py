@@ -130,21 +130,15 @@ def remark_sampled(sample: Sample, ledger: Ledger) -> None:
 
 
 class Counters:
-    """Looks, in the file's order, whether both lengths rise from row to row: counters of a server since its start, or
-    of each session since its own."""
+    """Looks, in the file's order, whether both lengths rise from row to row: counters of a server since its start."""
 
     def __init__(self) -> None:
         self.rows = self.risen = 0
         self.least_at_end = 0
-        self.in_sessions = self.risen_in_sessions = 0
 
     def add(self, frame: pl.DataFrame) -> None:
         """Takes the next rows; batches are looked at apart. Where rows do not rise, those after are not looked at."""
-        if not {"prompt_tokens", "output_tokens"} <= set(frame.columns):
-            return
-        if 2 * self.risen_in_sessions >= self.in_sessions and "session" in frame.columns:
-            self._add_sessions(frame)
-        if 2 * self.risen < self.rows:
+        if 2 * self.risen < self.rows or not {"prompt_tokens", "output_tokens"} <= set(frame.columns):
             return
         known = frame.select("prompt_tokens", "output_tokens").drop_nulls()
         if known.is_empty():
@@ -154,22 +148,8 @@ class Counters:
         self.risen += int(known.select(both.sum()).item())
         self.least_at_end = min(known.row(-1))
 
-    def _add_sessions(self, frame: pl.DataFrame) -> None:
-        steps = (
-            frame.select("session", "prompt_tokens", "output_tokens")
-            .drop_nulls()
-            .select(
-                pl.col("prompt_tokens").diff().over("session") > 0,
-                pl.col("output_tokens").diff().over("session") > 0,
-            )
-            .drop_nulls()
-        )
-        self.in_sessions += steps.height
-        self.risen_in_sessions += int(steps.select(pl.all_horizontal(pl.all()).sum()).item() or 0)
-
     def check(self, options: IngestOptions) -> None:
-        """Refuses the file where nearly all rows have more of both than the row before (of their session), in one count
-        for all up to many of both.
+        """Refuses the file where nearly all rows have more of both than the row before, up to many of both.
 
         Raises:
             TraceError: ``trace.aggregate``.
@@ -183,13 +163,6 @@ class Counters:
             raise _refusal(
                 "nearly every row has more prompt and more output tokens than the row before, as counters of a server "
                 "have that add up all requests since its start",
-                None,
-            )
-        sessions = self.in_sessions >= _MIN_ROWS and self.risen_in_sessions >= _RISING_SHARE * self.in_sessions
-        if sessions and "session" in options.mapping and not options.rows_are_requests:
-            raise _refusal(
-                "nearly every row has more prompt and more output tokens than the row before of its session, as "
-                "counts have that add up a session's calls so far",
                 None,
             )
 

@@ -28,6 +28,8 @@ _SEVERAL = re.compile(
     r"^(?:n|best_of|batch_size|turns|steps|(?:num|n|number|total)_(?:of_)?(?:choices|completions|samples|sequences|"
     r"return_sequences|turns|steps|rounds|generations|iterations)|(?:turn|step|choice|completion|sample)s?_count)$"
 )
+_SESSION = re.compile(r"^(?:session|conversation|thread|chat)_?(?:id|key|uuid)?$")
+_RISING_SHARE = 0.95
 _MIN_ROWS = 20
 _MOST_SHARE = 0.5
 _MIN_WRAPPERS = 3
@@ -46,6 +48,7 @@ def check_separate(sample: Sample, columns: Mapping[MappedField, str], options: 
         _check_kinds(sample, beside, columns)
         _check_parents(sample, beside, columns)
         _check_several(sample, beside)
+        _check_sums(sample, columns)
 
 
 def _check_ids(sample: Sample, columns: list[str]) -> None:
@@ -131,6 +134,25 @@ def _check_several(sample: Sample, beside: list[str]) -> None:
         if any(count > 1 for count in counts) and len(set(counts)) < max(2, len(counts) // 2):
             what = f"the column {column!r} says that rows hold several calls or answers (up to {max(counts)})"
             cure = "write one row for each; if every row is one request, give rows_are_requests=true"
+            raise curable("trace.aggregate", what, cure, "rows_are_requests", column=column)
+
+
+def _check_sums(sample: Sample, columns: Mapping[MappedField, str]) -> None:
+    """Both lengths rise from row to row of a session: sums of its calls so far."""
+    for column in sample.columns:
+        if column != columns.get("session") and not _SESSION.match(leaf(column)):
+            continue
+        before: dict[str, tuple[int, int]] = {}
+        steps = risen = 0
+        for row in sample.rows:
+            name, (prompt, output) = str(row.get(column)), _lengths(row, columns)
+            if name in before:
+                steps += 1
+                risen += prompt > before[name][0] and output > before[name][1]
+            before[name] = prompt, output
+        if steps >= _MIN_ROWS and risen >= _RISING_SHARE * steps and len(before) > 1:
+            what = f"nearly every row has more of both tokens than the row before of its {column!r}: sums so far"
+            cure = "write what each call has; if every row is one request, give rows_are_requests=true"
             raise curable("trace.aggregate", what, cure, "rows_are_requests", column=column)
 
 

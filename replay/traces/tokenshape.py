@@ -293,10 +293,14 @@ def _left_out(what: str, cure: str, column: str) -> TraceError:
 
 
 def _numbers(sample: Sample, column: str) -> pl.Series:
-    text = pl.Series(
-        [None if row.get(column) is None else str(row.get(column)) for row in sample.rows], dtype=pl.String
-    )
-    return text.str.strip_chars().cast(pl.Float64, strict=False)
+    return pl.Series([_number(row.get(column)) for row in sample.rows], dtype=pl.Float64)
+
+
+def _number(value: object) -> float | None:
+    try:
+        return float(str(value))
+    except ValueError:
+        return None
 
 
 def _some(sample: Sample, column: str) -> bool:

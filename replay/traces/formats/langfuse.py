@@ -55,7 +55,7 @@ def _details(record: dict[str, Any]) -> dict[str, Any]:
 def _parts(record: dict[str, Any]) -> Parts:
     """Parts of a usage map with open keys: every further key with ``input`` or ``output`` in it is a part of one."""
     details = _details(record)
-    if str(details.get("unit") or "TOKENS").upper() != "TOKENS":
+    if _unit(record) != "TOKENS":
         return Parts()
     raw: dict[str, Any] = {
         "prompt_tokens": pick_key(details, *_INPUT),
@@ -85,6 +85,11 @@ def _parts(record: dict[str, Any]) -> Parts:
     raw["reasoning_tokens"] = reasoning if seen["reasoning_tokens"] else None
     raw["created"] = created + beside  # audio and other parts of the input count like those written to a cache
     return without_side(_with_outputs(parts_from(raw, None), outputs))
+
+
+def _unit(record: dict[str, Any]) -> str:
+    """What the counts are of, in older versions beside the usage."""
+    return str(first(_details(record).get("unit"), record.get("unit"), "TOKENS")).upper()
 
 
 def _is_part(key: str) -> bool:
@@ -126,7 +131,7 @@ def _expand(record: dict[str, Any], line: int, reading: RecordReading) -> list[R
     if key is not None and known_spans.repeats(key):
         reading.not_request("generations around others")
         return []
-    unit = str(_details(record).get("unit") or "TOKENS").upper()
+    unit = _unit(record)
     if unit != "TOKENS":
         reading.ledger.warn("unit", f"some rows count {unit[:20].lower()}, not tokens: their lengths are unknown")
     start, end = _get(record, "start_time"), _get(record, "end_time")

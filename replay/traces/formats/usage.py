@@ -14,6 +14,7 @@ Reasoning is part of the output, except where ``total = prompt + output + reason
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -53,6 +54,8 @@ _REASONING = ("reasoning_tokens", *_THOUGHTS, "reasoning", "reasoningTokens")
 _OF_TOOLS = ("toolUsePromptTokenCount", "tool_use_prompt_token_count")
 _LARGER_SHARE = 0.2
 _MIN_ROWS, _MOST_SHARE = 5, 0.5
+_APART = re.compile("anthropic|bedrock|claude", re.IGNORECASE)
+"""Providers that count cached tokens apart themselves."""
 _EXCLUDES = ("input_tokens", "inputTokens", "inputTokenCount")
 """Names of an input that, beside ``cache_read...``, is the uncached rest."""
 
@@ -291,6 +294,12 @@ class CachedRule:
         if shown == "excluded" and (side == "excluded" or parts.extra <= (parts.given or 0)):
             return "excluded"
         if self.proofs is None and side is not None and (shown in (None, side) or parts.extra > (parts.given or 0)):
+            if side == "included" and shown is None and _APART.search(group):
+                self.reading.ledger.warn(
+                    "cached_apart",
+                    f"{self.label} of {group[:40]} were read as holding the cached tokens, as the convention says; "
+                    "some instruments write them without: then give prompt_includes_cached=false",
+                )
             return side  # as it is defined; if the whole file shows otherwise, it is read again
         proofs = self._survey()[group]
         if proofs["larger"] >= _LARGER_SHARE * proofs["rows"]:

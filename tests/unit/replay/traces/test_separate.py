@@ -135,6 +135,8 @@ def test_sums_of_each_session_so_far_are_no_requests(lab) -> None:
         rows.append({"at": at(i / 2), "s": f"s{i % 7}", "p": sums[i % 7][0], "o": sums[i % 7][1]})
     mapping = MAP | {"session": "s"}
     assert lab.refuse(jsonl(rows), mapping=mapping).code == "trace.aggregate"
+    named = [{"session_id" if name == "s" else name: row[name] for name in row} for row in rows]
+    assert lab.refuse(jsonl(named), mapping=MAP).code == "trace.aggregate", "the first rows tell it without a mapping"
     assert lab.read(jsonl(rows), mapping=mapping, rows_are_requests=True).requests == 60
     growing = [row | {"o": 5 + i * 3 % 8} for i, row in enumerate(rows)]
     assert lab.read(jsonl(growing), mapping=mapping).requests == 60, "prompts of a chat grow from turn to turn"
