@@ -5,6 +5,7 @@ OpenAI's shape includes both; Anthropic's and Bedrock's prompt counts exclude wh
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -297,10 +298,12 @@ def _numbers(sample: Sample, column: str) -> pl.Series:
 
 
 def _number(value: object) -> float | None:
+    """A finite number; ``None`` where it is none."""
     try:
-        return float(str(value))
+        found = float(str(value))
     except ValueError:
         return None
+    return found if math.isfinite(found) else None
 
 
 def _some(sample: Sample, column: str) -> bool:
