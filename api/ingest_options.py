@@ -12,7 +12,16 @@ from api.deps import LABEL, CurrentServices
 from models.errors import InvalidError
 from models.settings import Settings
 from replay.faults import plain_faults
-from replay.traces.options import ClockRestarts, Ids, IngestOptions, Limits, RepeatedHour, TimeUnit, parse_mapping
+from replay.traces.options import (
+    ClockRestarts,
+    Ids,
+    IngestOptions,
+    Limits,
+    RepeatedHour,
+    TimeUnit,
+    TurnLengths,
+    parse_mapping,
+)
 
 _Pair = Annotated[str, StringConstraints(max_length=400, pattern=LABEL)]
 
@@ -68,6 +77,13 @@ def upload_parameters(
         bool,
         Query(description="Rows that are equal, or share an id, are different requests, though most rows have a twin"),
     ] = False,
+    ignore_status: Annotated[
+        bool, Query(description="Columns that seem to tell failed calls from good ones do not")
+    ] = False,
+    turn_lengths: Annotated[
+        TurnLengths | None,
+        Query(description="What lengths of later turns of a session count: the whole prompt, or what a turn added"),
+    ] = None,
     block_size: Annotated[int | None, Query(ge=1, le=65_536, description="Tokens of one prefix block")] = None,
     max_rejected_share: Annotated[float, Query(ge=0, le=1, description="A larger share of bad rows is refused")] = 0.05,
     ids: Annotated[
@@ -87,6 +103,8 @@ def upload_parameters(
         "prompt_includes_cached": prompt_includes_cached,
         "rows_are_requests": rows_are_requests,
         "keep_duplicates": keep_duplicates,
+        "ignore_status": ignore_status,
+        "turn_lengths": turn_lengths,
         "block_size": block_size,
         "max_rejected_share": max_rejected_share,
         "ids": ids,

@@ -106,6 +106,11 @@ class Settings(BaseSettings):
     job_heartbeat_s: float = Field(default=1.0, gt=0, description="Time between two heartbeats of a running job")
     job_stale_s: float = Field(default=60.0, gt=0, description="Silence after which a running job is taken as lost")
     job_time_limit_s: int = Field(default=3600, ge=1, description="Hard limit on one attempt")
+    job_max_requests: int = Field(
+        default=100_000_000,
+        ge=1,
+        description="Most requests of one replay, after growth, mixing and agentic depth",
+    )
     job_cancel_grace_s: float = Field(
         default=20.0, gt=0, description="Wait before a cancelled job that does not stop has its process ended"
     )

@@ -158,7 +158,7 @@ def _replay(run: Run) -> None:
     spec = run.job.spec
     resolved = ResolvedReplay.model_validate(spec["replay"])
     report = _ingest_report(run.services, run.job)
-    workload = _workloads.get(run.services.blobs, resolved)
+    workload = _workloads.get(run.services, resolved)
     run.checkpoint(0.01)
     document, result = runner.replay(
         resolved, workload, report, run.checkpoint, threads=run.services.settings.worker_threads
@@ -184,7 +184,7 @@ def _plan_candidate(run: Run) -> None:
     services, spec = run.services, run.job.spec
     parent = _parent(services, run.job)
     plan = ResolvedPlan.model_validate(parent.spec["plan"])
-    workload = _workloads.get(services.blobs, plan)
+    workload = _workloads.get(services, plan)
     run.checkpoint(0.0)
     candidate = Candidate(spec["gpu_key"], spec["tp"])
     result = runner.evaluate(workload, plan, candidate, run.checkpoint, threads=services.settings.worker_threads)
@@ -203,7 +203,7 @@ def _plan_report(run: Run) -> None:
     report = _ingest_report(services, parent)
     with services.database.read() as session:
         rows = job_rows.list_results(session, parent.id)
-    workload = _workloads.get(services.blobs, plan)
+    workload = _workloads.get(services, plan)
     results = [CandidateResult.model_validate_json(row.body) for row in rows]
     versions = [row.code_version for row in rows]
     document = runner.plan_document(plan, results, workload, report, versions)

@@ -17,6 +17,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from models.hashing import code_version
+from models.settings import load_settings
 
 if TYPE_CHECKING:
     from datetime import date
@@ -170,12 +171,12 @@ def write_requests(table: RequestTable, out: Path) -> None:
     frame.write_parquet(out, compression="zstd", row_group_size=262_144)
 
 
-def load(canonical: Path, spec: PlanSpec | ReplaySpec, others: Sequence[Path] = ()) -> Workload:
+def load(canonical: Path, spec: PlanSpec | ReplaySpec, others: Sequence[Path] = (), *, max_requests: int) -> Workload:
     """The workload of a plan or a replay, of its trace and of those mixed in. Raises TraceError where nothing is left
-    of them."""
+    of them, or more than ``max_requests``."""
     from replay.traces.transforms import load_workload
 
-    return load_workload(canonical, spec.transform, spec.seed, others)
+    return load_workload(canonical, spec.transform, spec.seed, others, max_requests=max_requests)
 
 
 def run_plan_locally(
@@ -315,5 +316,6 @@ def _read_locally(
             with out.open("rb") as file:
                 refs.append(TraceRef(sha256=hashlib.file_digest(file, "sha256").hexdigest(), name=source.name))
             canonical.append(out)
-        workload = load_workload(canonical[0], transform, seed, canonical[1:])
+        most = load_settings().job_max_requests
+        workload = load_workload(canonical[0], transform, seed, canonical[1:], max_requests=most)
     return _Read(workload, reports[0], refs[0], tuple(refs[1:]), transform)

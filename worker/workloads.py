@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from models.blobs import BlobStore
+from models.services import Services
 from worker import runner
 
 if TYPE_CHECKING:
@@ -19,13 +19,13 @@ class WorkloadCache:
         self._key: tuple[tuple[str, ...], str, int] | None = None
         self._workload: Workload | None = None
 
-    def get(self, blobs: BlobStore, asked: ResolvedPlan | ResolvedReplay) -> Workload:
+    def get(self, services: Services, asked: ResolvedPlan | ResolvedReplay) -> Workload:
         """The workload of a request's traces and transform. Raises TraceError, NotFoundError."""
         traces = tuple(one.sha256 for one in (asked.trace, *asked.mixed))
         key = (traces, asked.spec.transform.model_dump_json(), asked.spec.seed)
         if self._workload is None or self._key != key:
             self._workload = None  # before the next is loaded: two may not fit
-            first, *others = map(blobs.local_path, traces)
-            self._workload = runner.load(first, asked.spec, others)
+            first, *others = map(services.blobs.local_path, traces)
+            self._workload = runner.load(first, asked.spec, others, max_requests=services.settings.job_max_requests)
             self._key = key
         return self._workload

@@ -26,6 +26,7 @@ def command(description: Path, out: Path | None, describe: bool, as_json: bool) 
     output_tokens (see docs/traces.md). The trace is Parquet and is read like any other; every report made of it
     says that it was drawn and not recorded.
     """
+    from replay.traces.canonical import Meta
     from replay.traces.mixing import write_own
     from replay.traces.synthetic import describe as description_like
     from replay.traces.synthetic import draw, read_description
@@ -42,7 +43,7 @@ def command(description: Path, out: Path | None, describe: bool, as_json: bool) 
     if not out.absolute().parent.is_dir():
         raise click.UsageError(f"--out {out}: the folder {out.parent} does not exist")
     frame, note = draw(read_description(load_json(description, "DESCRIPTION")))
-    write_own(frame, out, note, None)
+    write_own(frame, out, Meta(notes=note))
     if as_json:
         print_json({"out": str(out), "requests": frame.height, "note": note})
     else:

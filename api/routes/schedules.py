@@ -24,13 +24,16 @@ router = APIRouter(prefix="/v1", tags=["schedules"], route_class=StrictRoute)
     operation_id="create_schedule",
     status_code=201,
     response_model=ScheduleOut,
-    responses=problems(400, 404, 413, 415),
+    responses=problems(400, 404, 409, 413, 415),
     summary="Repeat a plan",
 )
 def create_schedule(
     principal: JobWriter, reply: PostReply, session: WriteSession, services: CurrentServices, body: ScheduleRequest
 ) -> Response:
-    """Runs at each time of ``cron`` in ``zone``: a time that the clock skips runs at the next valid one."""
+    """Runs at each time of ``cron`` in ``zone``: a time that the clock skips runs at the next valid one.
+
+    The plan is checked as ``POST /v1/plans`` checks it, against the trace or the newest ready one of the stream.
+    """
     values = {name: getattr(body, name) for name in ScheduleRequest.model_fields}
     row = use_cases.create_schedule(session, principal, services, **values)
     body_out = ScheduleOut.of(row, source_note(session, row))
@@ -60,7 +63,7 @@ def get_schedule(request: Request, principal: Reader, session: ReadSession, sche
     "/schedules/{schedule_id}",
     operation_id="update_schedule",
     response_model=ScheduleOut,
-    responses=problems(400, 404, 412, 413, 415, 428),
+    responses=problems(400, 404, 409, 412, 413, 415, 428),
     summary="Change, pause or resume a schedule",
 )
 def update_schedule(

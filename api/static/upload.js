@@ -38,7 +38,7 @@
     var query = new URLSearchParams();
     query.set("name", document.getElementById("name").value.trim() || chosen.name);
     ["format", "time_unit", "zone", "year", "repeated_hour", "clock_restarts", "keep_far_off", "prompt_includes_cached",
-      "rows_are_requests", "keep_duplicates", "block_size", "ids", "stream", "max_rejected_share"].forEach(function (name) {
+      "rows_are_requests", "keep_duplicates", "ignore_status", "turn_lengths", "block_size", "ids", "stream", "max_rejected_share"].forEach(function (name) {
       var field = document.getElementById("f-" + name);
       if (field && field.value.trim()) query.set(name, field.value.trim());
     });

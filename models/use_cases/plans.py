@@ -13,16 +13,45 @@ from models.jobs import StartedJob
 from models.principal import Principal
 from models.repositories import jobs as job_rows
 from models.services import Services
-from models.tables import Job
+from models.tables import Job, Trace
 from models.use_cases.calibrations import calibrations_for
 from models.use_cases.catalogue import catalogue_for
 from models.use_cases.limits import check_live_jobs, check_stored_bytes
 from models.use_cases.traces import get_ready_trace
-from models.use_cases.transforms import ready_transform
-from replay.planning.resolve import resolve_plan
+from models.use_cases.transforms import mixed_traces, ready_transform
+from replay.errors import FieldError
+from replay.planning.resolve import ResolvedPlan, TraceRef, resolve_plan
 from replay.specs import PlanSpec
 
 MAX_CANDIDATES = 200
+_NO_TRACE = TraceRef(sha256="0" * 64)
+
+
+def resolved(
+    session: Session, principal: Principal, services: Services, trace: Trace | None, spec: PlanSpec
+) -> ResolvedPlan:
+    """``spec`` with the tenant's catalogue and calibrations, checked against a ready trace; ``None``: it is not known
+    yet, and what is asked of it is left unchecked. Its traces to mix in must be ready all the same.
+
+    Raises:
+        InvalidError, ConflictError, SpecError, TraceError: as ``start_plan``.
+    """
+    own = calibrations_for(session, principal, spec.calibration)
+    if trace is None:
+        mixed_traces(session, principal, spec.transform)
+        at, mixed = _NO_TRACE, tuple[TraceRef, ...]()
+    else:
+        ready = ready_transform(session, principal, services, trace, spec.transform)
+        spec = spec.model_copy(update={"transform": ready.transform})
+        at, mixed = ready.trace, ready.mixed
+    plan = resolve_plan(spec, catalogue_for(session, principal), trace=at, mixed=mixed, calibrations=own)
+    count = len(plan.candidates())
+    if count > MAX_CANDIDATES:
+        detail = f"the plan has {count} candidates, more than {MAX_CANDIDATES}"
+        cure = "name fewer GPU types or sizes"
+        fault = FieldError(detail, field="gpus", rule="max_candidates", cure=cure)
+        raise InvalidError(f"{detail}: {cure}", code="plan.too_many_candidates", errors=[fault])
+    return plan
 
 
 def start_plan(
@@ -44,17 +73,8 @@ def start_plan(
     """
     principal.require("jobs:write")
     trace = get_ready_trace(session, principal, trace_id, lock=True)
-    own = calibrations_for(session, principal, spec.calibration)
-    ready = ready_transform(session, principal, services, trace, spec.transform)
-    spec = spec.model_copy(update={"transform": ready.transform})
-    catalogue = catalogue_for(session, principal)
-    plan = resolve_plan(spec, catalogue, trace=ready.trace, mixed=ready.mixed, calibrations=own)
+    plan = resolved(session, principal, services, trace, spec)
     candidates = plan.candidates()
-    if len(candidates) > MAX_CANDIDATES:
-        raise InvalidError(
-            f"the plan has {len(candidates)} candidates, more than {MAX_CANDIDATES}: name fewer GPU types or sizes",
-            code="plan.too_many_candidates",
-        )
     document = {
         "schema_version": 1,
         "plan": plan.model_dump(mode="json"),

@@ -25,12 +25,10 @@ from models.repositories import traces as trace_rows
 from models.services import Services
 from models.tables import Job, Schedule, ScheduleRun, Trace
 from models.use_cases import audit
-from models.use_cases.catalogue import catalogue_for
-from models.use_cases.plans import start_plan
+from models.use_cases.plans import resolved, start_plan
 from models.use_cases.schedule_notes import run_notes
-from models.use_cases.transforms import ready_transform
+from models.use_cases.traces import get_ready_trace
 from replay.errors import FieldError, ReplayError
-from replay.planning.resolve import TraceRef, resolve_plan
 from replay.specs import PlanSpec
 
 log = structlog.get_logger(__name__)
@@ -74,12 +72,13 @@ def create_schedule(
 ) -> Schedule:
     """Repeats ``plan`` on either ``trace_id`` or ``stream``.
 
-    Raises InvalidError, NotFoundError, LimitError, SpecError.
+    Raises InvalidError, NotFoundError, ConflictError (a trace that could not be read), LimitError, SpecError,
+    TraceError.
     """
     principal.require("jobs:write")
     now = services.clock()
     _check_source(session, principal, trace_id, stream)
-    _check_plan(session, principal, services, plan, trace_id)
+    _check_plan(session, principal, services, plan, trace_id, stream)
     _check_name(name)
     limit = services.settings.max_schedules
     if schedule_rows.count(session, principal.tenant_id) >= limit:
@@ -148,9 +147,9 @@ def update_schedule(
     if change.trace_id is not None or change.stream is not None:
         _check_source(session, principal, change.trace_id, change.stream)
         schedule.trace_id, schedule.stream = change.trace_id, change.stream
-    if change.plan is not None or change.trace_id is not None:
+    if change.plan is not None or change.trace_id is not None or change.stream is not None:
         plan = change.plan or PlanSpec.model_validate(schedule.plan)
-        _check_plan(session, principal, services, plan, schedule.trace_id)
+        _check_plan(session, principal, services, plan, schedule.trace_id, schedule.stream)
         schedule.plan = plan.model_dump(mode="json")
     retimed = (change.cron or schedule.cron, change.zone or schedule.zone) != (schedule.cron, schedule.zone)
     schedule.cron, schedule.zone = change.cron or schedule.cron, change.zone or schedule.zone
@@ -328,16 +327,18 @@ def _check_source(session: Session, principal: Principal, trace_id: str | None, 
 
 
 def _check_plan(
-    session: Session, principal: Principal, services: Services, plan: PlanSpec, trace_id: str | None
+    session: Session, principal: Principal, services: Services, plan: PlanSpec, trace_id: str | None, stream: str | None
 ) -> None:
-    """A plan that could never run is refused when the schedule is made, not at four in the morning. The next trace of a
-    stream is not known yet: its run says what it lacks."""
-    resolve_plan(plan, catalogue_for(session, principal), trace=TraceRef(sha256="0" * 64))
+    """A plan that could never run is refused when the schedule is made, not at four in the morning. What it asks of the
+    trace is checked against the one that it would run on now, where that is ready; later ones may lack it, and their
+    run then says so."""
     if trace_id is None:
-        return
-    trace = trace_rows.get_trace(session, principal.tenant_id, trace_id)
-    if trace.status == "ready":
-        ready_transform(session, principal, services, trace, plan.transform)
+        trace = trace_rows.find_newest_ready(session, principal.tenant_id, stream or "")
+    elif trace_rows.get_trace(session, principal.tenant_id, trace_id).status == "ingesting":
+        trace = None
+    else:
+        trace = get_ready_trace(session, principal, trace_id)
+    resolved(session, principal, services, trace, plan)
 
 
 def _check_name(name: str) -> None:

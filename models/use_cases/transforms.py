@@ -39,7 +39,7 @@ def ready_transform(
         InvalidError: a trace to mix in is not there. ConflictError: it is not ready.
         TraceError: the traces have not what the transform asks of them.
     """
-    others = [_mixed_trace(session, principal, i, one.trace) for i, one in enumerate(transform.mix_with)]
+    others = mixed_traces(session, principal, transform)
     named = tuple(one.named(other.name or other.id) for one, other in zip(transform.mix_with, others, strict=True))
     transform = transform.model_copy(update={"mix_with": named})
     key = services.settings.id_key()
@@ -51,8 +51,9 @@ def ready_transform(
             return f"{part}/{tenant_label(key, tenant)}" if slash and hashed[part] else name
         return name if name == NO_LABEL or trace.options.get("ids") != "hash" else tenant_label(key, name)
 
-    parts = [(one.name, facts_of(_report(other))) for one, other in zip(named, others, strict=True)]
-    check_transform(transform, mixed_facts(facts_of(_report(trace)), parts, transform.mix_align), label_of)
+    parts = [(one, facts_of(_report(other))) for one, other in zip(named, others, strict=True)]
+    facts = mixed_facts(facts_of(_report(trace)), parts, transform.mix_align)
+    check_transform(transform, facts, label_of, services.settings.job_max_requests)
     labelled = {
         "tenants": tuple(map(label_of, transform.tenants)),
         "without_tenants": tuple(map(label_of, transform.without_tenants)),
@@ -60,6 +61,15 @@ def ready_transform(
     }
     mixed = tuple(trace_ref(other) for other in others)
     return ReadyTransform(transform.model_copy(update=labelled), trace_ref(trace), mixed)
+
+
+def mixed_traces(session: Session, principal: Principal, transform: Transform) -> list[Trace]:
+    """The ready traces that ``transform`` mixes in.
+
+    Raises:
+        InvalidError: one is not there. ConflictError: it is not ready.
+    """
+    return [_mixed_trace(session, principal, i, one.trace) for i, one in enumerate(transform.mix_with)]
 
 
 def trace_ref(trace: Trace) -> TraceRef:

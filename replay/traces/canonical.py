@@ -13,7 +13,7 @@ from pathlib import Path
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from replay.errors import TraceError, curable
+from replay.errors import TraceError
 
 VERSION = 1
 ROW_GROUP_ROWS = 262_144
@@ -40,10 +40,12 @@ SCHEMA: dict[str, pl.DataType] = {
 }
 
 COLUMNS = tuple(SCHEMA)
+ALWAYS = ("arrival_ns", "prompt_tokens", "output_tokens", "source_line")
+"""Columns that a file has even where they hold nothing: by them it is known again."""
 RAW_IDS = pl.List(pl.UInt64())
 """Block ids as the source gave them, before they become dense."""
-_PREFIX = "capreplay."
-_MAX_NOTE = 2000
+PREFIX = "capreplay."
+"""Of our keys in the metadata of a Parquet file."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Meta:
             "zone": self.zone or "",
             "notes": self.notes,
         }
-        return {_PREFIX + key: value for key, value in values.items()}
+        return {PREFIX + key: value for key, value in values.items()}
 
 
 def read_meta(path: Path) -> Meta:
@@ -82,7 +84,7 @@ def read_meta(path: Path) -> Meta:
         found = pl.read_parquet_metadata(path)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise TraceError("trace.not_canonical", "the stored trace cannot be read; ingest the file again") from error
-    values = {key.removeprefix(_PREFIX): value for key, value in found.items() if key.startswith(_PREFIX)}
+    values = {key.removeprefix(PREFIX): value for key, value in found.items() if key.startswith(PREFIX)}
     if values.get("format_version") != str(VERSION):
         raise TraceError(
             "trace.not_canonical", f"the stored trace is not canonical version {VERSION}; ingest the file again"
@@ -94,37 +96,6 @@ def read_meta(path: Path) -> Meta:
         zone=values.get("zone") or None,
         notes=values.get("notes") or "",
     )
-
-
-def carried_meta(path: Path) -> Meta:
-    """What a Parquet upload that this program wrote says of itself: its block size and notes; else nothing."""
-    try:
-        found = pl.read_parquet_metadata(path)
-    except (pl.exceptions.PolarsError, OSError):
-        return Meta()
-    size, notes = found.get(f"{_PREFIX}block_size_tokens", ""), found.get(f"{_PREFIX}notes", "")
-    shown = "".join(one if one.isprintable() else " " for one in notes[:_MAX_NOTE])
-    return Meta(block_size_tokens=int(size) if size.isdecimal() and 0 < len(size) < 10 else None, notes=shown)
-
-
-def check_reread(path: Path) -> None:
-    """Refuses a canonical file as an upload where requests wait for others: they name lines of the file that it was
-    made from, so the closed loop would be lost.
-
-    Raises:
-        TraceError: ``trace.closed_loop_lost``.
-    """
-    try:
-        if "after_line" not in pl.read_parquet_schema(path):
-            return
-        after = pl.scan_parquet(path, glob=False).select(pl.col("after_line").is_not_null().any()).collect()
-    except (pl.exceptions.PolarsError, OSError):  # in an archive
-        return
-    if not after.item():
-        return
-    cure = "give the file that it was made from; or map its columns yourself (arrival=arrival_ns, ...) to go without"
-    what = "the file is a kept trace in which requests wait for others (after_line), which is not read back"
-    raise curable("trace.closed_loop_lost", what, cure, "file", column="after_line")
 
 
 def typed(frame: pl.DataFrame) -> pl.DataFrame:

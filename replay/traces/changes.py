@@ -16,28 +16,34 @@ from replay.traces.arrivals import burst_sentence, clock_step, reshape_gaps, spr
 from replay.traces.chains import check_extent
 from replay.traces.checks import no_blocks_to_share
 from replay.traces.draft import Draft
+from replay.traces.extent import MAX_REQUESTS, check_requests
 from replay.traces.growth import compress, shift_copies, superpose
 from replay.traces.lengths import fit_blocks, reshape, reshape_note, scale_sharing
 from replay.workload import MAX_SPAN_S
 
 Int64Array = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
 
 NS = 10**9
 
 
-def change(draft: Draft, transform: Transform, seed: int) -> tuple[Draft, list[str]]:
+def change(draft: Draft, transform: Transform, seed: int, max_requests: int = MAX_REQUESTS) -> tuple[Draft, list[str]]:
     """The draft after all changes of ``transform``, and a sentence on each for the report. The same seed gives the
     same arrays.
 
     Raises:
         TraceError: ``workload.empty``: growth leaves nothing; ``workload.too_long``: stretched beyond what picoseconds
-            can count; ``workload.prefix_sharing``: there are no block ids to scale.
+            can count; ``workload.prefix_sharing``: there are no block ids to scale; ``workload.too_many_requests``.
     """
     notes: list[str] = []
     if transform.spread != "keep":
         draft = _spread(draft, transform.spread, seed, notes)
     if transform.growth != 1.0 or transform.tenant_growth:
-        draft = _grow(draft, transform, seed, notes)
+        factor = _factors(draft, transform)
+        check_requests(float(factor.sum()) * transform.agent_steps, transform, max_requests)
+        draft = _grow(draft, transform, factor, seed, notes)
+    else:
+        check_requests(draft.n * transform.agent_steps, transform, max_requests)
     if transform.burstiness != 1.0:
         draft = _reshape_bursts(draft, transform, notes)
     if transform.agent_steps > 1:
@@ -82,15 +88,20 @@ def _spread(draft: Draft, how: Literal["even", "uniform"], seed: int, notes: lis
     return replace(after, span_ns=span_ns, to_last=False)
 
 
-def _grow(draft: Draft, transform: Transform, seed: int, notes: list[str]) -> Draft:
-    """Copies first, where tenants or a method ask for them, then compression."""
-    compressed = transform.growth_method == "compress"
-    factor = np.full(draft.n, 1.0 if compressed else transform.growth)
-    said = [] if compressed or transform.growth == 1.0 else [f"Load times {transform.growth:g}"]
+def _factors(draft: Draft, transform: Transform) -> FloatArray:
+    """Of each request, how many copies it has on average, shape (n,); chains go with their heads."""
+    factor = np.full(draft.n, 1.0 if transform.growth_method == "compress" else transform.growth)
     if transform.tenant_growth and draft.tenant is not None:
         of_name = np.array([transform.tenant_growth.get(name, 1.0) for name in draft.tenant.names])
-        factor *= of_name[draft.tenant.code]
-        factor = factor[draft.root]
+        factor = (factor * of_name[draft.tenant.code])[draft.root]
+    return factor
+
+
+def _grow(draft: Draft, transform: Transform, factor: FloatArray, seed: int, notes: list[str]) -> Draft:
+    """Copies first, where tenants or a method ask for them, then compression."""
+    compressed = transform.growth_method == "compress"
+    said = [] if compressed or transform.growth == 1.0 else [f"Load times {transform.growth:g}"]
+    if transform.tenant_growth and draft.tenant is not None:
         parts = ", ".join(f"{name} times {times:g}" for name, times in sorted(transform.tenant_growth.items()))
         said.append(f"{'tenant' if said else 'Tenant'} {parts}")
     if said:

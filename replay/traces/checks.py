@@ -6,18 +6,20 @@ sentences where it can; what only the rows tell is refused there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
+from itertools import compress
 
 import numpy as np
 
 from replay.errors import FieldError, TraceError, curable
-from replay.specs_transform import MixAlign, Transform
+from replay.specs_transform import MixAlign, MixedTrace, Transform
+from replay.traces.extent import MAX_REQUESTS, check_requests
 from replay.traces.labels import NO_LABEL
 from replay.traces.report import IngestReport
-from replay.traces.windows import find_window
+from replay.traces.windows import Window, find_window
 
 NS = 10**9
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -46,9 +48,15 @@ class Facts(MixFacts):
     (``mixed_facts``)."""
 
     zone: str | None
-    tenants: tuple[str, ...] | None
-    """All tenants, most requests first, ``NO_LABEL`` for requests without one if any has one; ``None``: too many."""
-    cache_hits: bool
+    tenants: Mapping[str, float] | None
+    """Requests of all tenants, most first, ``NO_LABEL`` for requests without one if any has one; ``None``: too
+    many."""
+    requests: float
+    """In a mix, as many as are drawn on average."""
+    bins: tuple[float, tuple[int, ...]]
+    """Seconds of a bin of the trace's time, and the requests in each; none of a mix."""
+    cache_hits: float
+    """Requests that a gateway's cache answered."""
     missing_prompt: float
     missing_output: float
     """Shares of requests."""
@@ -59,11 +67,11 @@ class Facts(MixFacts):
 def facts_of(report: IngestReport) -> Facts:
     """The facts of one trace."""
     profile, cleaning = report.profile, report.cleaning
-    tenants: tuple[str, ...] | None = tuple(one.tenant for one in profile.top_tenants)
+    tenants: dict[str, float] | None = {one.tenant: one.requests for one in profile.top_tenants}
     if profile.tenants > len(profile.top_tenants):
         tenants = None
-    elif tenants and sum(one.requests for one in profile.top_tenants) < profile.requests:
-        tenants = (*tenants, NO_LABEL)
+    elif tenants and (rest := profile.requests - sum(tenants.values())) > 0:
+        tenants[NO_LABEL] = rest
     start = None if profile.start_utc is None else datetime.fromisoformat(profile.start_utc)
     return Facts(
         last_ns=round(profile.span_s * NS),
@@ -73,15 +81,17 @@ def facts_of(report: IngestReport) -> Facts:
         block_size=profile.prefix.block_size_tokens if profile.prefix is not None else None,
         sessions=profile.sessions > 0,
         tenants=tenants,
-        cache_hits="cache_hit" in cleaning.status_counts,
+        requests=profile.requests,
+        bins=(profile.series.bin_s, tuple(one.requests for one in profile.series.bins)),
+        cache_hits=cleaning.status_counts.get("cache_hit", 0),
         missing_prompt=cleaning.share_missing_prompt_tokens,
         missing_output=cleaning.share_missing_output_tokens,
         step_s=cleaning.clock_resolution_s or 0.0,
     )
 
 
-def mixed_facts(base: Facts, others: Sequence[tuple[str, Facts]], align: MixAlign) -> Facts:
-    """The facts of a trace with others (by name) mixed in, as ``replay.traces.mixing`` mixes them.
+def mixed_facts(base: Facts, others: Sequence[tuple[MixedTrace, Facts]], align: MixAlign) -> Facts:
+    """The facts of a trace with others (under their names) mixed in, as ``replay.traces.mixing`` mixes them.
 
     Raises:
         TraceError: ``trace.mix``: they cannot be mixed.
@@ -89,16 +99,17 @@ def mixed_facts(base: Facts, others: Sequence[tuple[str, Facts]], align: MixAlig
     if not others:
         return base
     parts = [base, *(facts for _, facts in others)]
-    check_mix([("the trace", base), *others], align, slack_ns=_MS)
+    check_mix([("the trace", base), *((one.name, facts) for one, facts in others)], align, slack_ns=_MS)
     starts = [facts.start_epoch_ns or 0 if align == "clock" else 0 for facts in parts]
-    tenants: list[str] | None = list(base.tenants if base.tenants is not None else ())
-    if tenants == []:
-        tenants = [NO_LABEL]
-    for name, facts in others:
-        if tenants is None or facts.tenants is None or base.tenants is None:
+    known = [(base, "", 1.0), *((facts, one.name, one.share) for one, facts in others)]
+    tenants: dict[str, float] | None = {}
+    for facts, name, share in known:
+        if tenants is None or facts.tenants is None:
             tenants = None
             break
-        tenants += [name if one == NO_LABEL else f"{name}/{one}" for one in facts.tenants or (NO_LABEL,)]
+        for tenant, requests in (facts.tenants or {NO_LABEL: facts.requests}).items():
+            label = tenant if not name else name if tenant == NO_LABEL else f"{name}/{tenant}"
+            tenants[label] = requests * share
     return Facts(
         last_ns=max(start + one.last_ns for start, one in zip(starts, parts, strict=True)) - min(starts),
         start_epoch_ns=min(starts) if align == "clock" else base.start_epoch_ns,
@@ -106,8 +117,10 @@ def mixed_facts(base: Facts, others: Sequence[tuple[str, Facts]], align: MixAlig
         closed_loop=False,
         block_size=next((one.block_size for one in parts if one.block_size), None),
         sessions=any(one.sessions for one in parts),
-        tenants=None if tenants is None else tuple(tenants),
-        cache_hits=any(one.cache_hits for one in parts),
+        tenants=tenants,
+        requests=sum(facts.requests * share for facts, _, share in known),
+        bins=(1.0, ()),
+        cache_hits=sum(facts.cache_hits * share for facts, _, share in known),
         missing_prompt=min(one.missing_prompt for one in parts),
         missing_output=min(one.missing_output for one in parts),
         step_s=max(one.step_s for one in parts),
@@ -153,19 +166,25 @@ def mix_refusal(detail: str, cure: str) -> TraceError:
     return curable("trace.mix", detail, cure, "transform.mix_with")
 
 
-def check_transform(transform: Transform, facts: Facts, label_of: Callable[[str], str] = lambda name: name) -> None:
-    """Refuses what can be seen to fail. ``label_of`` gives the label that the trace has for a tenant that is named.
+def check_transform(
+    transform: Transform,
+    facts: Facts,
+    label_of: Callable[[str], str] = lambda name: name,
+    max_requests: int = MAX_REQUESTS,
+) -> None:
+    """Refuses what can be seen to fail. ``label_of`` gives the label that the trace has for a tenant that is named;
+    ``max_requests`` is the most that one replay takes.
 
     Raises:
         TraceError: ``workload.window``, ``.too_long``, ``.tenants``, ``.prefix_sharing``, ``.prefix_from_sessions``,
-            ``.empty``, ``.incomplete`` or ``.nothing_scored``.
+            ``.empty``, ``.incomplete``, ``.nothing_scored`` or ``.too_many_requests``.
     """
     windows = (transform.window_from, transform.window_until, transform.window_start_s, transform.busiest_window_s)
     # A report has times as floats of seconds and its start to the millisecond: what is that near is left to the job.
     slack_ns = 0 if all(one is None for one in windows) else _MS if facts.start_epoch_ns is not None else 2
     window = find_window(np.array([0, facts.last_ns + slack_ns]), transform, facts)
     if facts.tenants is not None:
-        check_tenant_names(transform, facts.tenants, "trace", label_of)
+        check_tenant_names(transform, tuple(facts.tenants), "trace", label_of)
     if transform.prefix_sharing < 1.0 and facts.block_size is None:
         raise no_blocks_to_share()
     if transform.prefix_from_sessions and (facts.block_size is not None or not facts.sessions):
@@ -178,6 +197,41 @@ def check_transform(transform: Transform, facts: Facts, label_of: Callable[[str]
         span_s /= transform.growth if transform.growth_method == "compress" else 1.0
         if transform.warmup_s + transform.cooldown_s > span_s + slack_ns / NS:
             raise nothing_scored(transform, span_s)
+    check_requests(_least_requests(transform, facts, window, label_of), transform, max_requests)
+
+
+def _least_requests(transform: Transform, facts: Facts, window: Window, label_of: Callable[[str], str]) -> float:
+    """How many requests the workload has at least, give or take what is drawn; 0 where only the rows tell."""
+    missing = facts.missing_prompt
+    missing += facts.missing_output if transform.zero_output in ("count_out", "drop") else 0.0
+    share = max(1 - missing - facts.cache_hits / max(facts.requests, 1), 0.0)
+    compressed = transform.growth_method == "compress"
+    factor = transform.agent_steps * (1.0 if compressed else transform.growth)
+    named = {label_of(name): times for name, times in transform.tenant_growth.items()}
+    if transform.tenants or transform.without_tenants or named:
+        if window.chosen or facts.tenants is None:
+            return 0.0
+        wanted = set(map(label_of, transform.tenants or facts.tenants))
+        wanted -= set(map(label_of, transform.without_tenants))
+        grown = sum(count * named.get(one, 1.0) for one, count in facts.tenants.items() if one in wanted)
+        return grown * share * factor
+    return _in_window(transform, facts, window) * share * factor
+
+
+def _in_window(transform: Transform, facts: Facts, window: Window) -> float:
+    """Requests in the window, at least."""
+    if not window.chosen:
+        return facts.requests
+    if facts.closed_loop:  # whole sessions are in or out, by their first requests
+        return 0.0
+    if transform.busiest_window_s is not None:  # its place is not known, but it has the mean load or more
+        mean = facts.requests * NS * window.span_s / (facts.last_ns + 1)
+        return mean if transform.window_load_quantile == 1.0 else 0.0
+    bin_ns, counts = facts.bins[0] * NS, facts.bins[1]
+    inside = (
+        number * bin_ns >= window.start_ns and (number + 1) * bin_ns <= window.end_ns for number in range(len(counts))
+    )
+    return float(sum(compress(counts, inside)))
 
 
 def _check_lengths(transform: Transform, facts: Facts) -> None:

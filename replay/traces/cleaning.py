@@ -29,7 +29,7 @@ CURES = {
     "duplicate_key": "give each key once in an object",
     "not_block_ids": "give a list of integers from 0 to 2^64 - 1",
     "missing_arrival": "give every request the time it arrived",
-    "not_a_time": "write a number, or YYYY-MM-DD HH:MM:SS with optional fraction and zone",
+    "not_a_time": "write a number, or YYYY-MM-DD HH:MM:SS with optional fraction and zone, such as Z or +01:00",
     "time_out_of_range": "times must lie between 2000 and 2100, or be a number of units from 0 up; check the unit",
     "other_time_unit": "write all times in one unit",
     "far_off": "correct the time, which lies far from all others; if it is real, give keep_far_off=true",
@@ -37,7 +37,7 @@ CURES = {
     "grouped_digits": "write whole numbers without separators: 1200",
     "rounded": "write all digits: 1.55e+03 may be any number from 1,545 to 1,555",
     "not_a_number": "write a whole number of tokens, or leave the cell empty where it is unknown",
-    "not_an_integer": "tokens are whole numbers",
+    "not_an_integer": "tokens and lines are whole numbers",
     "negative": "tokens cannot be negative",
     "tokens_above_limit": "check the column; limits.max_tokens_per_request, or for outputs "
     "limits.max_output_tokens_per_request, lets a real request through",
@@ -51,7 +51,7 @@ CURES = {
     "contradicts": "two fields of the row contradict each other; check the export",
     "not_unpacked": "the record's layout is not as documented; check the export",
     "missing_predecessor": "a turn with a delay needs an earlier turn of its session in the file",
-    "negative_delay": "a delay cannot be negative",
+    "negative_delay": "a delay is a number from 0 up",
 }
 
 
@@ -69,6 +69,8 @@ class Ledger:
     """Whether the format wants the file read again, with ``survey`` known."""
     blank: int = 0
     by_rule: Counter[str] = field(default_factory=Counter)
+    by_place: Counter[tuple[str, str | None]] = field(default_factory=Counter)
+    """Rejected rows by rule and column."""
     first: list[Rejection] = field(default_factory=list)
     zero_prompt: int = 0
     zero_output: int = 0
@@ -114,8 +116,10 @@ class Ledger:
             )
         self.reject(batch.faults)
         if rejected.height:
-            for (rule,), group in rejected.group_by("rule"):
+            for (rule, column), group in rejected.group_by("rule", "column"):
                 self.by_rule[str(rule)] += group.height
+                place = None if column is None else str(column)
+                self.by_place[str(rule), (places or {}).get(place, place) if place else None] += group.height
             first = rejected.sort(LINE).head(FIRST_REJECTIONS).select(LINE, "rule", "column")
             self._keep(
                 [
@@ -127,6 +131,7 @@ class Ledger:
     def reject(self, faults: list[Fault]) -> None:
         """Books rows that a container or a format took out."""
         self.by_rule.update(fault.rule for fault in faults)
+        self.by_place.update((fault.rule, fault.column) for fault in faults)
         self._keep(faults)
 
     def _keep(self, faults: list[Fault]) -> None:
@@ -154,17 +159,19 @@ class Ledger:
         """Fails an ingest that kept nothing, or that lost too much.
 
         Raises:
-            TraceError: ``trace.no_rows``, ``trace.too_many_rejected``, with the first rejected rows.
+            TraceError: ``trace.no_rows``, ``trace.too_many_rejected``, with the first row of each rule and column.
         """
+        firsts = {(r.rule, r.column): r for r in reversed(self.first)}
         errors = [
             FieldError(
-                r.rule if r.value is None else f"{r.rule}: {r.value}",
+                f"{r.rule} in {n:,} row{'s' if n > 1 else ''}" + ("" if r.value is None else f", first {r.value}"),
                 line=r.line,
                 column=r.column,
                 rule=r.rule,
                 cure=r.cure,
             )
-            for r in self.first
+            for place, n in self.by_place.most_common()
+            if (r := firsts.get(place)) is not None
         ]
         if self.rows_read == 0:
             cure = "upload a file with at least one request"

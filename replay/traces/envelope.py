@@ -1,6 +1,4 @@
-"""JSON documents that wrap their rows: ``{"data": [...], "meta": ...}`` as web APIs answer, ``{"records": [...]}``; and
-lines of a container's log that its runtime wrapped, ``{"log": "...", "stream": "stderr", "time": "..."}``.
-"""
+"""JSON documents that wrap their rows: ``{"data": [...], "meta": ...}`` as web APIs answer, ``{"records": [...]}``."""
 
 from __future__ import annotations
 
@@ -9,11 +7,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-import polars as pl
-
 from replay.traces.jsontext import JsonArray, JsonLines, JsonObjects, Records, flat_names, pick, to_batch
-from replay.traces.logtext import TEXT
-from replay.traces.rows import LINE, Batch, Fault, Sample
+from replay.traces.rows import Batch, Fault, Sample
 
 _KEYS = ("data", "records", "Records", "observations")
 _SAMPLE_ROWS = 200
@@ -75,34 +70,6 @@ def _key(sample: Sample) -> str | None:
         if lists and all(isinstance(rows, list) and all(isinstance(row, dict) for row in rows) for rows in lists):
             return key if any(lists) else None
     return None
-
-
-@dataclass(frozen=True)
-class ContainerLog:
-    """A log that Docker's json-file driver wrote; each line as text with its time before it, as Kubernetes has it."""
-
-    outer: JsonLines
-    sample: Sample
-
-    def batches(self, columns: Sequence[str]) -> Iterator[Batch]:
-        """All lines as text."""
-        for records in self.outer.records():
-            lines = [_line(row) for row in records.objects]
-            frame = pl.DataFrame({LINE: records.numbers, TEXT: lines}, schema={LINE: pl.Int64(), TEXT: pl.String()})
-            yield Batch(frame, records.faults, records.blank)
-
-
-def _line(row: dict[str, Any]) -> str:
-    log = str(row.get("log") or "")
-    return f"{row.get('time')} {row.get('stream')} {'F' if log.endswith(chr(10)) else 'P'} {log.rstrip()}"
-
-
-def container_log(table: JsonLines | JsonArray | JsonObjects) -> ContainerLog | None:
-    """The log inside, where the lines are wrapped by a container runtime."""
-    sample = table.sample
-    if not isinstance(table, JsonLines) or not sample.has("log", "stream", "time"):
-        return None
-    return ContainerLog(table, Sample("text", (TEXT,), tuple({TEXT: _line(row)} for row in sample.rows)))
 
 
 def unwrapped(table: JsonLines | JsonArray | JsonObjects) -> JsonLines | JsonArray | JsonObjects | Wrapped:

@@ -14,26 +14,30 @@ from replay.traces.aggregates import check_columns, check_plausible, check_rows_
 from replay.traces.canonical import Meta
 from replay.traces.cleaning import Ledger
 from replay.traces.delimited import open_delimited
-from replay.traces.envelope import Wrapped, container_log, unwrapped
+from replay.traces.envelope import Wrapped, unwrapped
 from replay.traces.formats import all_formats
 from replay.traces.formats.base import Format
 from replay.traces.formats.generic import unknown_columns
 from replay.traces.gaps import Around, classify, mean_without, remark
+from replay.traces.jsoncells import json_cells
 from replay.traces.jsontext import open_json
+from replay.traces.kept import kept_in, settled
 from replay.traces.lines import batches as line_batches
-from replay.traces.logtext import open_log
+from replay.traces.logtext import TEXT, open_log
 from replay.traces.mixing import write_own
 from replay.traces.options import IngestOptions
 from replay.traces.parquet import open_parquet
 from replay.traces.passes import Pass, read_whole
 from replay.traces.profile import Measured, measure
-from replay.traces.pseudonyms import Pseudonyms, key_needed
+from replay.traces.pseudonyms import Pseudonyms, key_needed, shown
 from replay.traces.report import CleaningReport, IngestReport
 from replay.traces.rows import Sample, Table
 from replay.traces.source import Source, no_progress
 from replay.traces.spool import Spool
 from replay.traces.synthetic import Description, description_in, draw
 from replay.traces.times import EPOCH_2000_NS
+from replay.traces.unwrap import Unwrapped, UnwrappedText, check_order, no_known_lines, prefixed, unwrap
+from replay.traces.wrappers import wrapper_of
 
 NS = 10**9
 _OPEN_ENDED = ("azure-llm-2023", "azure-llm-2024", "azure-lmm-2025")
@@ -64,21 +68,19 @@ def ingest(
     options = options or IngestOptions()
     if options.ids == "hash" and not id_key:
         raise key_needed()
-    pseudonyms = Pseudonyms(id_key) if options.ids == "hash" and id_key else None
     description = description_in(source)
     if description is not None:
         return _drawn(description, out, options, progress)
     opened = Source(source, options.limits, lambda done, total: progress(int(_READ * done), total))
-    table = open_table(opened)
-    carried = canonical.carried_meta(source) if opened.is_parquet else Meta()
-    if options.block_size is None and carried.block_size_tokens:
-        options = options.model_copy(update={"block_size": carried.block_size_tokens})
-    if carried.notes:  # drawn or mixed by this program: its times are what was asked for
-        options = options.model_copy(update={"keep_far_off": True})
+    table = open_table(opened, options)
     chosen, why = choose(table.sample, options)
+    kept = kept_in(source) if opened.is_parquet else None
+    notes = kept.notes if kept is not None else ""
+    if kept is not None:
+        options = settled(options, kept)
     check_columns(table.sample, options)
-    if chosen.name == "capreplay-parquet":
-        canonical.check_reread(source)
+
+    pseudonyms = Pseudonyms(id_key, labels_stay=kept is not None) if options.ids == "hash" and id_key else None
 
     def stage(begin: float, end: float, rows: int) -> Callable[[int], None]:
         """Progress of a stage after the reading, which is told its rows done."""
@@ -106,14 +108,19 @@ def ingest(
                     "the file ends in the middle of a line: it seems to have been cut off, so requests may be missing",
                 )
             more = table.more_pages() if isinstance(table, Wrapped) else None
+            if isinstance(table, Unwrapped | UnwrappedText):
+                more = table.missing.said()
+                ledger.assumed["envelope"] = f"{table.wrapper.name}: the messages inside were read"
+            if isinstance(table, Unwrapped) and table.others[0]:
+                ledger.not_requests["log lines that are no JSON"] += table.others[0]
             if more is not None:
                 ledger.warn(
                     "more_pages",
                     f"the file is not the last page of its list ({more}): if pages are missing, so is load",
                 )
-            meta = replace(_meta(spool, ledger, chosen, options), notes=carried.notes)
-            if carried.notes:
-                ledger.warn("carried", carried.notes)
+            meta = replace(_meta(spool, ledger, chosen, options), notes=notes)
+            if notes:
+                ledger.warn("carried", notes)
             spool.write(staged, meta, stage(_READ, _WRITTEN, spool.rows))
             span_ns = (spool.last_ns or 0) - (spool.first_ns or 0)
             measured = measure(staged, meta, span_ns, stage(_WRITTEN, 1.0, spool.rows))
@@ -139,29 +146,46 @@ def _drawn(
     frame, note = draw(description)
     with TemporaryDirectory(prefix=".drawn-", dir=out.parent) as folder:
         target = Path(folder) / "drawn.parquet"
-        write_own(frame, target, note, None)
+        write_own(frame, target, Meta(notes=note))
         report = ingest(target, out, options, progress)
     why = "the file describes clients (span_s, clients); its requests were drawn from that"
     return report.model_copy(update={"title": "Drawn from a description", "why": why})
 
 
-def open_table(source: Source) -> Table:
+def open_table(source: Source, options: IngestOptions | None = None) -> Table:
     """The container of the content: Parquet, JSON lines, an array or objects, a log that a format knows, or delimited
-    text. A JSON document that wraps its rows (``{"data": [...]}``) is opened as its rows."""
+    text. A JSON document that wraps its rows (``{"data": [...]}``) is opened as its rows, and what a log system has put
+    its envelopes around as the lines inside, unless the mapping of ``options`` names columns of the envelope."""
     if source.is_parquet:
         return open_parquet(source)
     first = next(line_batches(source), None)
     if first is not None and _begins_like_json(first.data):
-        table = open_json(source)
-        inner = container_log(table)
-        return inner if inner is not None and _is_known_log(inner.sample) else unwrapped(table)
+        return _out_of_envelopes(unwrapped(open_json(source)), options or IngestOptions())
     if first is not None and first.data.strip():
         log = open_log(source)
         if _is_known_log(log.sample):
             return log
         if _is_cut_json(log.sample):
             return unwrapped(open_json(source))
-    return open_delimited(source)
+        if (inner := prefixed(log)) is not None:
+            return inner
+    return _out_of_envelopes(open_delimited(source), options or IngestOptions())
+
+
+def _out_of_envelopes(table: Table, options: IngestOptions) -> Table:
+    """The lines inside, where no format knows the records themselves and they are envelopes of a log system."""
+    wrapper = wrapper_of(table.sample)
+    if wrapper is None or _is_known_log(table.sample):
+        return table
+    mapped = set(options.mapping.values())
+    if mapped and mapped <= set(json_cells(table, mapped).sample.columns):
+        return table
+    inner = unwrap(table, wrapper)
+    if isinstance(inner, UnwrappedText):
+        if not _is_known_log(inner.sample):
+            raise no_known_lines(inner, shown(inner.sample.rows[0][TEXT], hidden=options.ids == "hash"))
+        check_order(inner)
+    return inner
 
 
 def _begins_like_json(data: bytes) -> bool:

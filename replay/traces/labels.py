@@ -20,6 +20,11 @@ def label(key: bytes, column: str, name: str) -> str:
     return PREFIXES[column] + digest.hex()[:_DIGITS]
 
 
+def is_label(name: str) -> bool:
+    """Whether the name looks like a label."""
+    return _LABEL.fullmatch(name) is not None
+
+
 def tenant_label(key: bytes, name: str) -> str:
     """The label of a tenant that a user may name by the label or by the id that the file had."""
-    return name if _LABEL.fullmatch(name) else label(key, "tenant", name)
+    return name if is_label(name) else label(key, "tenant", name)

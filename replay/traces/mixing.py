@@ -15,7 +15,10 @@ from replay.traces.canonical import Meta
 from replay.traces.checks import MixFacts, check_mix, mix_refusal
 
 NS = 10**9
-_KEPT = ("prompt_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "model", "priority", "status")
+_KEPT = (
+    "prompt_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "model", "priority", "status",
+    "source_ttft_ns", "source_e2e_ns", "source_queue_ns",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -70,17 +73,14 @@ def mix(parts: Sequence[Part], align: MixAlign, out: Path) -> str:
     """Writes ``mixed`` to the Parquet file ``out``, in our own format, and says in a sentence what was done; the
     sentence is in the file too and comes along in every report. Raises as ``mixed``."""
     whole, meta = mixed(parts, align)
-    shift_ns = (meta.start_epoch_ns or 0) if align == "clock" else 0
     used = [name for name in whole.columns if name != "source_line" and whole[name].null_count() < whole.height]
-    frame = whole.select(used).with_columns(pl.col("arrival_ns") + shift_ns)
-    write_own(frame, out, meta.notes, meta.block_size_tokens)
+    write_own(whole.select(used), out, meta)
     return meta.notes
 
 
-def write_own(frame: pl.DataFrame, out: Path, note: str, block_size_tokens: int | None) -> None:
-    """A frame of our own format as Parquet, with a note that every report of it shows."""
-    metadata = Meta(block_size_tokens=block_size_tokens, notes=note).to_parquet()
-    frame.write_parquet(out, compression="zstd", row_group_size=canonical.ROW_GROUP_ROWS, metadata=metadata)
+def write_own(frame: pl.DataFrame, out: Path, meta: Meta) -> None:
+    """A frame of our own format as Parquet; every report of it shows the notes of ``meta``."""
+    frame.write_parquet(out, compression="zstd", row_group_size=canonical.ROW_GROUP_ROWS, metadata=meta.to_parquet())
 
 
 def _facts(table: pl.DataFrame, meta: Meta) -> MixFacts:

@@ -23,6 +23,9 @@ RepeatedHour = Literal["refuse", "first", "second", "order"]
 ClockRestarts = Literal["refuse", "follow", "overlap"]
 """How the parts of a file belong together whose clock starts again in the middle."""
 
+TurnLengths = Literal["whole", "added"]
+"""Whether a turn's prompt length counts the turns before it."""
+
 MappedField = Literal[
     "arrival",
     "prompt_tokens",
@@ -86,6 +89,10 @@ class IngestOptions(Spec):
     """Said by the user: every row is one request, though the file looks like sums over many."""
     keep_duplicates: bool = False
     """Said by the user: rows that are equal in all they say, or share an id, are different requests."""
+    ignore_status: bool = False
+    """Said by the user: columns that seem to tell failed calls from good ones do not."""
+    turn_lengths: TurnLengths | None = None
+    """What the lengths of a later turn count in a file of sessions: its ``whole`` prompt, or what it has ``added``."""
     block_size: int | None = Field(default=None, ge=1, le=65_536)
     """Tokens of one prefix block, where the format does not fix it."""
     max_rejected_share: float = Field(default=0.05, ge=0, le=1)

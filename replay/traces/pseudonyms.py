@@ -10,7 +10,7 @@ import re
 import polars as pl
 
 from replay.errors import SpecError
-from replay.traces.labels import PREFIXES, label
+from replay.traces.labels import PREFIXES, is_label, label
 
 SHOWN_CHARACTERS = 40
 _ONE_WORD = re.compile(r"\S+|\d[\d:./+-]*[ T]\d[\d:.,]*(?: ?[+-]\d\d:?\d\d| ?UTC)?")
@@ -21,10 +21,12 @@ class Pseudonyms:
     """Replaces tenants and sessions by labels: the same id gives the same label for the same ``key``.
 
     ``found`` are the columns in which any id was replaced. Formats tell sessions apart before, by their real ids.
+    ``labels_stay``: what looks like a label is one, made when the trace was first read.
     """
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, *, labels_stay: bool = False) -> None:
         self._key = key
+        self._labels_stay = labels_stay
         self.found: set[str] = set()
 
     def replace(self, frame: pl.DataFrame) -> pl.DataFrame:
@@ -37,11 +39,14 @@ class Pseudonyms:
             if len(names) == 0:
                 continue
             self.found.add(column)
-            labels = pl.Series([label(self._key, column, name) for name in names], dtype=pl.String)
+            labels = pl.Series([self._label(column, name) for name in names], dtype=pl.String)
             frame = frame.with_columns(
                 ids.replace_strict(names, labels, default=None, return_dtype=pl.String).alias(column)
             )
         return frame
+
+    def _label(self, column: str, name: str) -> str:
+        return name if self._labels_stay and is_label(name) else label(self._key, column, name)
 
 
 def key_needed() -> SpecError:

@@ -102,7 +102,7 @@ class Spool:
     def write(self, out: Path, meta: Meta, tick: Callable[[int], None]) -> None:
         """Writes the canonical file; ``tick`` is told the rows done before each bucket, and may raise to cancel."""
         self._merge_ids()
-        columns = [name for name in canonical.COLUMNS if name in self._columns]
+        columns = [name for name in canonical.COLUMNS if name in self._columns or name in canonical.ALWAYS]
         canonical.write(self._ready(tick, columns), out, meta, columns)
 
     def _ready(self, tick: Callable[[int], None], columns: list[str]) -> Iterator[pl.DataFrame]:

@@ -12,6 +12,7 @@ import polars as pl
 from replay.errors import FieldError, TraceError
 from replay.traces.casts import Cast, clean_text, decimal, has_fractions, scaled
 from replay.traces.cleaning import Ledger
+from replay.traces.namedzones import by_name, named_zones, without_names, zone_needed
 from replay.traces.options import TIME_UNITS, IngestOptions, TimeUnit
 from replay.traces.stamps import stamps_ns
 from replay.traces.timedoubts import check_clock, check_days, check_digits
@@ -292,6 +293,8 @@ class TimeParser:
         text = clean_text(text)
         if bool(text.str.contains(_REGION).any()):
             text = text.str.replace(_REGION, "")
+        if (names := named_zones(text)) is not None:
+            return self._named(text, names)
         zoned = text.str.contains(_ZONED)
         if self.zoned is not None and not bool(text.str.contains(_ISO).any()):
             return self._to_ns(_to_datetime(text, zoned=self.zoned), text)  # no time at all says nothing about zones
@@ -303,6 +306,18 @@ class TimeParser:
             zoned = zoned & real
         self._agree(zoned=bool(zoned.any()))
         return self._to_ns(_to_datetime(text, zoned=bool(zoned.any())), text)
+
+    def _named(self, text: pl.Series, names: pl.Series) -> Cast:
+        """Times that name their zone by letters, once the user has said which zone that is."""
+        first = int(names.is_not_null().arg_true()[0])
+        if not self.options.time_zone:
+            raise zone_needed(self.column, names[first])
+        real = text.str.contains(_ISO).fill_null(value=False)
+        if bool((real & names.is_null()).any()):
+            raise self._mixed()
+        self._agree(zoned=False)
+        local = _to_datetime(without_names(text), zoned=False)
+        return self._checked(by_name(self.column, local, names, self._zone()), text, local.is_not_null())
 
     def _agree(self, *, zoned: bool) -> None:
         if self.zoned is not None and self.zoned != zoned:
@@ -370,6 +385,10 @@ class TimeParser:
             repeated = (late != times).fill_null(value=False)
             if bool(repeated.any()):
                 times = times.zip_with(~self._second(local, repeated), late)
+        return self._checked(times, source, skipped)
+
+    def _checked(self, times: pl.Series, source: pl.Series, skipped: pl.Series | None) -> Cast:
+        """Moments in ns, and the rules that are broken; a null of ``skipped`` is a local time that there is not."""
         values = times.dt.epoch("ns")
         out = ((values < EPOCH_2000_NS) | (values >= EPOCH_2100_NS)).fill_null(value=False)
         values = values.set(out, None)
@@ -382,7 +401,7 @@ class TimeParser:
             .set(out, "time_out_of_range")
         )
         if skipped is not None:
-            rules = rules.set(skipped, "time_does_not_exist")
+            rules = rules.set(skipped & times.is_null(), "time_does_not_exist")
         return values, rules
 
 

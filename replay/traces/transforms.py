@@ -19,6 +19,7 @@ from replay.traces.chains import chain_note, check_extent, find_chains
 from replay.traces.changes import change
 from replay.traces.checks import nothing_scored
 from replay.traces.draft import Draft
+from replay.traces.extent import MAX_REQUESTS
 from replay.traces.lengths import infer_outputs
 from replay.traces.mixing import Part, mixed
 from replay.traces.sharing import prefix_blocks, sessions_note, turns_of_sessions
@@ -42,9 +43,11 @@ _LOST = {
 """Reasons for which a request is real load but cannot be replayed."""
 
 
-def load_workload(path: Path, transform: Transform, seed: int, others: Sequence[Path] = ()) -> Workload:
+def load_workload(
+    path: Path, transform: Transform, seed: int, others: Sequence[Path] = (), *, max_requests: int = MAX_REQUESTS
+) -> Workload:
     """The workload of ``transform`` over the canonical file ``path``; the same seed gives the same arrays. ``others``
-    are the canonical files of ``transform.mix_with``, in its order.
+    are the canonical files of ``transform.mix_with``, in its order; ``max_requests`` is the most that it may have.
 
     First what is read: the traces that are mixed in, the window, the tenants, what is known of each request. Then
     the changes, in the order in which ``Transform`` names them (``replay.traces.changes``). Each is stated in the
@@ -60,7 +63,7 @@ def load_workload(path: Path, transform: Transform, seed: int, others: Sequence[
     Raises:
         TraceError: an empty window, nothing with lengths in it, more left out than ``max_excluded_share`` allows,
             nothing left to score, requests that wait for each other, prefixes asked of sessions that there are not, or
-            a window beyond what picoseconds can count, traces that cannot be mixed.
+            a window beyond what picoseconds can count, traces that cannot be mixed, too many requests.
     """
     meta, scan = _read(path, transform, seed, others)
     present = scan.collect_schema()
@@ -129,7 +132,7 @@ def load_workload(path: Path, transform: Transform, seed: int, others: Sequence[
     notes = [*([meta.notes] if meta.notes else []), *_notes(window, transform, excluded, in_window), *output_note]
     if loop is not None:
         notes.append(chain_note(loop))
-    draft, said = change(draft, transform, seed)
+    draft, said = change(draft, transform, seed, max_requests)
     notes += said
     span_s = window.span_s if draft.span_ns == round(window.span_s * _NS) else draft.span_ns / _NS
     # Copies: polars hands out read-only views, and a kernel compiles anew for those.

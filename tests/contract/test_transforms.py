@@ -29,12 +29,13 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", MISFITS)
 def test_what_the_trace_has_not_is_refused_at_once(local, name):
     transform, says = MISFITS[name]
-    trace_id = local.made.add_ready_trace(content=NAMED)
-    schedule = {"name": "s", "cron": "0 4 * * *", "zone": "UTC", "trace_id": trace_id}
+    trace_id = local.made.add_ready_trace(content=NAMED, stream="prod")
+    schedule = {"name": "s", "cron": "0 4 * * *", "zone": "UTC"}
     for address, body in (
         ("/v1/plans", {**PLAN, "trace_id": trace_id, "transform": transform}),
         ("/v1/replays", {**REPLAY, "trace_id": trace_id, "transform": transform}),
-        ("/v1/schedules", {**schedule, "plan": {**PLAN, "transform": transform}}),
+        ("/v1/schedules", {**schedule, "trace_id": trace_id, "plan": {**PLAN, "transform": transform}}),
+        ("/v1/schedules", {**schedule, "stream": "prod", "plan": {**PLAN, "transform": transform}}),
     ):
         refused = problem(local.http.post(address, json=body), 422)
         assert says in refused["detail"]
@@ -42,6 +43,17 @@ def test_what_the_trace_has_not_is_refused_at_once(local, name):
         assert fault["field"].removeprefix("transform.") in transform
         assert fault["cure"]
     assert local.http.get("/v1/jobs").json()["items"] == []
+
+
+def test_more_requests_than_a_replay_takes_are_refused_at_once(local):
+    many = (HEAD + "".join(f"{i * 0.5},{400 + i},20,a,s\n" for i in range(1200))).encode()
+    trace_id = local.made.add_ready_trace(content=many)
+    change = {"growth": 1000, "agent_steps": 100}
+    for address, body in (("/v1/plans", PLAN), ("/v1/replays", REPLAY)):
+        asked = {**body, "trace_id": trace_id, "transform": change}
+        refused = problem(local.http.post(address, json=asked), 422, "workload.too_many_requests")
+        assert refused["errors"][0]["field"] == "transform.growth"
+        assert "120,000,000 requests or more; one replay takes 100,000,000" in refused["detail"]
 
 
 def test_a_schedule_is_not_changed_to_what_its_trace_has_not(local):
@@ -55,6 +67,22 @@ def test_a_schedule_is_not_changed_to_what_its_trace_has_not(local):
     change = {"plan": {**PLAN, "transform": {"tenants": ["nobody"]}}}
     problem(local.http.patch(address, json=change, headers=match), 422, "workload.tenants")
     assert local.http.get(address).json()["trace_id"] == long
+    local.made.add_ready_trace(content=WEST, stream="west")
+    problem(local.http.patch(address, json={"stream": "west"}, headers=match), 422, "workload.window")
+    assert local.http.patch(address, json={"stream": "later"}, headers=match).status_code == 200
+
+
+def test_what_a_schedule_asks_beside_its_trace_is_checked_before_the_stream_has_one(local):
+    body = {"name": "s", "cron": "0 4 * * *", "zone": "UTC", "stream": "later"}
+    for change, code in (
+        ({"calibration": "cal_" + "0" * 32}, "calibration.unknown"),
+        ({"transform": {"mix_with": [{"trace": "trc_x"}]}}, "trace.unknown"),
+    ):
+        asked = local.http.post("/v1/schedules", json={**body, "plan": {**PLAN, **change}})
+        fault = problem(asked, 422, code)["errors"][0]
+        assert fault["field"]
+        assert fault["cure"]
+    assert local.http.post("/v1/schedules", json={**body, "plan": PLAN}).status_code == 201
 
 
 def _spec(local, job_id):

@@ -11,6 +11,7 @@ import polars as pl
 from replay.errors import FieldError, TraceError, curable
 from replay.traces.cleaning import Ledger
 from replay.traces.formats.base import Match, TableFormat
+from replay.traces.formats.outcomes import Outcomes, kind_of, outcome_columns, with_outcomes
 from replay.traces.formats.own import check_blocks
 from replay.traces.jsoncells import json_cells
 from replay.traces.names import check_names, jumps
@@ -23,7 +24,7 @@ _SYNONYMS: dict[MappedField, tuple[str, ...]] = {
     "arrival": (
         "arrival", "arrival_time", "arrived_at", "arrival_timestamp", "timestamp", "time", "ts", "datetime",
         "start_time", "starttime", "created_at", "request_time", "request_start", "created", "received_at", "start",
-        "timestamp_s", "request_created_at", "arrival_time_us", "arrival_time_ns",
+        "timestamp_s", "request_created_at", "log_time", "arrival_time_us", "arrival_time_ns",
     ),
     "prompt_tokens": (
         "prompt_tokens", "input_tokens", "input_length", "prompt_length", "prompt_len", "input_len", "context_tokens",
@@ -156,6 +157,8 @@ class GenericFormat:
         check_unmapped(sample, options.mapping, options)
         check_separate(sample, options.mapping, options)
         columns = {field: options.mapping[field] for field in MAPPED_FIELDS if field in options.mapping}
+        outcomes = _outcomes(sample, options)
+        outcomes.say(sample, ledger)
         inner = TableFormat(
             name=self.name,
             title=self.title,
@@ -164,9 +167,19 @@ class GenericFormat:
             containers=(sample.container,),
             cached_inside=None,
             checks_total=True,
-            hook=check_blocks,
+            extra=tuple(outcomes.columns),
+            hook=with_outcomes(check_blocks, outcomes),
         )
         return inner.read(table, options, ledger)
+
+
+def _outcomes(sample: Sample, options: IngestOptions) -> Outcomes:
+    """What says how requests ended: the column that is mapped to status, else those whose names say so."""
+    mapped = options.mapping.get("status")
+    if mapped is not None:
+        return Outcomes({mapped: kind_of(mapped) or "word"}, asks=False)
+    taken = set(options.mapping.values())
+    return Outcomes({} if options.ignore_status else outcome_columns(sample, taken), asks=True)
 
 
 FORMATS = (GenericFormat(),)

@@ -15,12 +15,12 @@ from replay.traces import casts
 from replay.traces.formats.base import Match, Reading, TableFormat, add_rule, block_lists, check_size
 from replay.traces.formats.links import scaled_ns
 from replay.traces.formats.records import RecordFormat, RecordReading, Row
+from replay.traces.formats.turnlengths import settle_lengths
 from replay.traces.options import MappedField
 from replay.traces.rows import JSON_CONTAINERS, Batch, Sample
 from replay.traces.times import UNIT_NS
 
 _BLOCK = 512
-_TELLING_TURNS, _DELTA_SHARE = 10, 0.8
 _COLUMNS: dict[MappedField, str] = {
     "arrival": "timestamp",
     "prompt_tokens": "input_length",
@@ -109,35 +109,11 @@ def _sessions(record: dict[str, Any], line: int, reading: RecordReading) -> list
     if stamp is None or (delay_ns is not None and before is not None):
         _close(row, before, delay_ns, number)
     if session is not None:
-        _note_growth(reading, str(session), record.get("input_length"), record.get("output_length"))
+        settle_lengths(row, str(session), reading, reading.block_size or _BLOCK)
         last[str(session)] = number
     if record.get("request_id") is not None:
         reading.state.setdefault("named", {})[str(record["request_id"])] = number
     return [row]
-
-
-def _note_growth(reading: RecordReading, session: str, prompt: object, output: object) -> None:
-    """Counts turns that are shorter than what they would repeat of the turn before: all of them, where the file gives
-    only what a turn adds (mooncake-delta)."""
-    if not isinstance(prompt, int) or not isinstance(output, int):
-        return
-    before: dict[str, int] = reading.state.setdefault("lengths", {})
-    turns: dict[str, int] = reading.state.setdefault("turns", {"all": 0, "shorter": 0})
-    if session in before:
-        turns["all"] += 1
-        turns["shorter"] += prompt < before[session]
-    elif not before:
-        reading.at_end.append(lambda: _say_growth(reading, turns))
-    before[session] = prompt + output
-
-
-def _say_growth(reading: RecordReading, turns: dict[str, int]) -> None:
-    if turns["all"] >= _TELLING_TURNS and turns["shorter"] > _DELTA_SHARE * turns["all"]:
-        reading.ledger.warn(
-            "delta",
-            f"{turns['shorter']:,} of {turns['all']:,} later turns are shorter than the turn before and its output "
-            "together: if the file gives only what a turn adds (mooncake-delta), the prompts are understated",
-        )
 
 
 def _close(row: Row, before: int | None, delay_ns: int | None, number: int) -> None:

@@ -2,18 +2,35 @@
 
 ``arrival_s`` (or ``_ms``, ``_us``, ``_ns``), ``prompt_tokens``, ``output_tokens``; and, if there, ``cached_tokens``,
 ``reasoning_tokens``, ``model``, ``tenant``, ``session``, ``priority``,
-``status``; in JSON and Parquet ``prefix_blocks``.
+``status``; ``source_ttft_s``, ``source_e2e_s``, ``source_queue_s`` (or the other units); ``after_line`` with
+``delay_s``; in JSON and Parquet ``prefix_blocks``. A trace that was kept (``capreplay ingest --out``) is such a file
+too, and is read back as it was: its metadata say when it began and in which zone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import polars as pl
 
+from replay.traces import casts
+from replay.traces.canonical import Meta
 from replay.traces.cleaning import Ledger
-from replay.traces.formats.base import TEXT_FIELDS, Match, Reading, TableFormat, add_rule, block_lists
+from replay.traces.formats.base import (
+    TEXT_FIELDS,
+    Match,
+    Reading,
+    TableFormat,
+    add_rule,
+    block_lists,
+    duration_column,
+)
+from replay.traces.formats.outcomes import Outcomes, outcome_columns, with_outcomes
+from replay.traces.formats.records import MEASURED
+from replay.traces.kept import kept_in
 from replay.traces.options import TIME_UNITS, IngestOptions, MappedField
+from replay.traces.parquet import ParquetTable
 from replay.traces.rows import JSON_CONTAINERS, Batch, Sample, Table
 from replay.traces.separate import check_separate
 from replay.traces.source import refusal
@@ -21,6 +38,10 @@ from replay.traces.tokenshape import check_unmapped
 
 _OPTIONAL: tuple[MappedField, ...] = ("cached_tokens", "reasoning_tokens", *TEXT_FIELDS, "status", "prefix_blocks")
 _ARRIVALS = tuple(f"arrival_{unit}" for unit in TIME_UNITS)
+_LINES = ("source_line", "after_line")
+_DELAYS = {f"delay_{unit}": ("delay_ns", unit) for unit in TIME_UNITS}
+_LATENCIES = {f"{name[:-2]}{unit}": (name, unit) for name in MEASURED for unit in TIME_UNITS}
+"""Column to the canonical column of that time, and its unit."""
 
 
 def check_blocks(frame: pl.DataFrame, batch: Batch, reading: Reading) -> pl.DataFrame:
@@ -44,6 +65,37 @@ def check_blocks(frame: pl.DataFrame, batch: Batch, reading: Reading) -> pl.Data
     return add_rule(frame, (count > 0) & ~fits, "block_count", "prefix_blocks")
 
 
+def _linked(frame: pl.DataFrame, batch: Batch, reading: Reading) -> pl.DataFrame:
+    """Block ids, what the source measured, and which request must end before another starts. ``source_line``, where the
+    file has it, is put aside as ``kept_line``: until rows are booked, their own lines tell them apart."""
+    frame = check_blocks(frame, batch, reading)
+    raw = batch.frame.select(cells.name for cells in batch.frame if cells.null_count() < len(cells))
+    for column, (name, unit) in {**_DELAYS, **_LATENCIES}.items():
+        if column in raw.columns and (found := duration_column(batch, column, unit)) is not None:
+            frame = frame.with_columns(found.alias(name))
+            if name == "delay_ns":
+                frame = add_rule(frame, pl.lit(found.is_null() & known(raw[column])), "negative_delay", column)
+    for name in _LINES:
+        if name not in raw.columns:
+            continue
+        lines = raw[name].cast(pl.Int64, strict=False)
+        frame = frame.with_columns(lines.alias("kept_line" if name == "source_line" else name))
+        if lines.null_count():
+            frame = add_rule(frame, pl.lit(lines.is_null() & known(raw[name])), "not_an_integer", name)
+    if "status" in batch.frame.columns and (silent := batch.frame["status"].is_null()).any():  # as without the column
+        frame = frame.with_columns(pl.when(~pl.lit(silent)).then(pl.col("status")).alias("status"))
+    if frame["arrival_ns"].null_count():
+        follows = pl.col("after_line").is_not_null() if "after_line" in frame.columns else pl.lit(value=False)
+        column = next(name for name in _ARRIVALS if name in batch.frame.columns)
+        frame = add_rule(frame, pl.col("arrival_ns").is_null() & ~follows, "missing_arrival", column)
+    return frame
+
+
+def known(cells: pl.Series) -> pl.Series:
+    """Where a cell says anything."""
+    return casts.clean_text(cells).is_not_null() if isinstance(cells.dtype, pl.String) else cells.is_not_null()
+
+
 def _table(sample: Sample) -> TableFormat | None:
     arrivals = [name for name in _ARRIVALS if name in sample.columns]
     if len(arrivals) != 1 or not sample.has("prompt_tokens", "output_tokens"):
@@ -64,8 +116,24 @@ def _table(sample: Sample) -> TableFormat | None:
         optional=_OPTIONAL,
         time_unit=unit,
         checks_total=True,
-        hook=check_blocks,
+        arrival_optional=True,
+        extra=(
+            *(name for name in (*_LINES, *_DELAYS) if sample.may_have(name)),
+            *(name for name in _LATENCIES if name in sample.columns),
+        ),
+        hook=_linked,
     )
+
+
+def _with_outcomes(inner: TableFormat, sample: Sample, ledger: Ledger) -> TableFormat:
+    """Without a column ``status``, others whose names say so tell how requests ended."""
+    outcomes = Outcomes(outcome_columns(sample, {*inner.columns.values(), *inner.extra}), asks=True)
+    if not outcomes.columns:
+        return inner
+    outcomes.say(sample, ledger)
+    columns: dict[MappedField, str] = {name: column for name, column in inner.columns.items() if name != "status"}
+    extra = (*inner.extra, *outcomes.columns)
+    return replace(inner, columns=columns, extra=extra, hook=with_outcomes(_linked, outcomes))
 
 
 class OwnFormat:
@@ -89,6 +157,8 @@ class OwnFormat:
     def read(self, table: Table, options: IngestOptions, ledger: Ledger) -> Iterator[pl.DataFrame]:
         """See Format."""
         inner = _table(table.sample)
+        if inner is not None and not (options.ignore_status or "status" in table.sample.columns):
+            inner = _with_outcomes(inner, table.sample, ledger)
         if inner is None:
             raise refusal(
                 "wrong_format",
@@ -96,9 +166,30 @@ class OwnFormat:
                 "columns",
                 f"needed: {', '.join(self.needs)}; give no format to have it detected, or a mapping",
             )
-        check_unmapped(table.sample, inner.columns, options)
-        check_separate(table.sample, inner.columns, options)
-        return inner.read(table, options, ledger)
+        kept = kept_in(table.source.path) if isinstance(table, ParquetTable) else None
+        if kept is None:  # else they were asked about when it was first read
+            check_unmapped(table.sample, inner.columns, options)
+            check_separate(table.sample, inner.columns, options)
+        frames = map(_numbered, inner.read(table, options, ledger))
+        return frames if kept is None else _as_kept(frames, kept, ledger)
+
+
+def _numbered(frame: pl.DataFrame) -> pl.DataFrame:
+    """The rows under the lines that the file gives them, where it does: by those other rows name them."""
+    if "kept_line" not in frame.columns:
+        return frame
+    return frame.with_columns(pl.coalesce("kept_line", "source_line").alias("source_line")).drop("kept_line")
+
+
+def _as_kept(frames: Iterator[pl.DataFrame], kept: Meta, ledger: Ledger) -> Iterator[pl.DataFrame]:
+    """The rows of a file that this program wrote, with the start and the zone of its metadata."""
+    ledger.arrivals_only = "neither could the log from which the trace was kept"
+    ledger.time_zone = kept.zone
+    for frame in frames:
+        yield frame.with_columns(pl.col("arrival_ns") + (kept.start_epoch_ns or 0))
+    ledger.assumed["time_unit"] = "ns, as kept"
+    if kept.start_epoch_ns is not None:
+        ledger.assumed["time_zone"] = f"{kept.zone or 'UTC'}, as kept with the start of the trace"
 
 
 FORMATS = (

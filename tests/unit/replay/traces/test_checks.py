@@ -6,7 +6,8 @@ import pytest
 
 from replay.errors import TraceError
 from replay.specs import Transform
-from replay.traces.checks import check_transform, facts_of
+from replay.specs_transform import MixedTrace
+from replay.traces.checks import check_transform, facts_of, mixed_facts
 from replay.traces.ingest import ingest
 from replay.traces.labels import label, tenant_label
 from replay.traces.options import IngestOptions
@@ -41,6 +42,30 @@ REFUSED: list[tuple[str, dict[str, Any], str, str, str]] = [
     (PLAIN, {"warmup_s": 101}, "nothing_scored", "warmup_s", "the window is 100 s long"),
     (PLAIN, {"warmup_s": 60, "cooldown_s": 60}, "nothing_scored", "warmup_s", "shorten"),
     (PLAIN, {"growth": 4, "growth_method": "compress", "warmup_s": 30}, "nothing_scored", "warmup_s", "25 s long"),
+]
+MANY: list[tuple[str, dict[str, Any], str]] = [
+    (PLAIN, {"growth": 3}, "growth"),
+    (PLAIN, {"growth": 3, "growth_method": "shift"}, "growth"),
+    (PLAIN, {"agent_steps": 3}, "agent_steps"),
+    (PLAIN, {"growth": 2, "agent_steps": 4}, "agent_steps"),
+    (PLAIN, {"growth": 20, "window_end_s": 50}, "growth"),
+    (PLAIN, {"growth": 20, "window_start_s": 50}, "growth"),
+    (PLAIN, {"growth": 20, "busiest_window_s": 40}, "growth"),
+    (TENANTS, {"tenant_growth": {"a": 20}}, "tenant_growth"),
+    (TENANTS, {"tenants": ["a", "(none)"], "growth": 10}, "growth"),
+    (HALF, {"zero_output": "infer", "growth": 6}, "growth"),
+]
+"""Of more than 500 requests."""
+FEW: list[tuple[str, dict[str, Any]]] = [
+    (PLAIN, {"growth": 2}),
+    (PLAIN, {"growth": 100, "growth_method": "compress"}),
+    (PLAIN, {"growth": 20, "window_end_s": 10}),
+    (PLAIN, {"growth": 20, "busiest_window_s": 10}),
+    (PLAIN, {"growth": 20, "busiest_window_s": 10, "window_load_quantile": 0.5}),
+    (TENANTS, {"tenants": ["a"], "growth": 10}),
+    (TENANTS, {"without_tenants": ["a", "b"], "growth": 10}),
+    (TENANTS, {"tenant_growth": {"a": 20}, "window_end_s": 10}),
+    (HALF, {"max_excluded_share": 0.5, "growth": 9}),
 ]
 FITS: list[tuple[str, dict[str, Any]]] = [
     (PLAIN, {}),
@@ -79,6 +104,50 @@ def test_what_the_rows_take_is_taken(lab, text: str, change: dict[str, Any]) -> 
     transform = Transform.model_validate(change)
     check_transform(transform, facts_of(report))
     load_workload(lab.out, transform, 0)
+
+
+@pytest.mark.parametrize(("text", "change", "field"), MANY)
+def test_more_requests_than_one_replay_takes_are_refused(lab, text: str, change: dict[str, Any], field: str) -> None:
+    facts, transform = facts_of(lab.read(text)), Transform.model_validate(change)
+    with pytest.raises(TraceError) as early:
+        check_transform(transform, facts, max_requests=500)
+    with pytest.raises(TraceError) as late:
+        load_workload(lab.out, transform, 0, max_requests=500)
+    for refused in (early.value, late.value):
+        assert (refused.code, refused.errors[0].field) == ("workload.too_many_requests", f"transform.{field}")
+        assert "CAPREPLAY_JOB_MAX_REQUESTS" in refused.detail
+        assert f"lower {field}" in refused.detail
+
+
+@pytest.mark.parametrize(("text", "change"), FEW)
+def test_as_many_requests_as_one_replay_takes_are_taken(lab, text: str, change: dict[str, Any]) -> None:
+    facts, transform = facts_of(lab.read(text)), Transform.model_validate(change)
+    check_transform(transform, facts, max_requests=500)
+    assert load_workload(lab.out, transform, 0, max_requests=500).n <= 500
+
+
+def test_the_cure_of_too_many_requests_cures(lab) -> None:
+    facts = facts_of(lab.read(PLAIN))
+    with pytest.raises(TraceError, match=r"lower growth by 4\.02 times") as refused:
+        check_transform(Transform(growth=10), facts, max_requests=500)
+    assert "2,010 requests or more; one replay takes 500" in refused.value.detail
+    check_transform(Transform(growth=10 / 4.02), facts, max_requests=500)
+
+
+def test_a_trace_that_is_too_long_by_itself_or_with_others_is_refused(lab) -> None:
+    facts = facts_of(lab.read(PLAIN))
+    with pytest.raises(TraceError, match="choose a shorter window") as alone:
+        check_transform(Transform(), facts, max_requests=200)
+    assert alone.value.errors[0].field == "transform.window_end_s"
+    half = MixedTrace(trace="t", name="x", share=0.5)
+    transform = Transform(mix_with=(half,))
+    mixed = mixed_facts(facts, [(half, facts)], "start")
+    check_transform(transform, mixed, max_requests=302)
+    with pytest.raises(TraceError, match="smaller shares") as both:
+        check_transform(transform, mixed, max_requests=300)
+    assert both.value.errors[0].field == "transform.mix_with"
+    with pytest.raises(TraceError, match="smaller shares"):
+        load_workload(lab.out, transform, 0, [lab.out], max_requests=250)
 
 
 def test_a_trace_without_any_lengths_is_refused_as_a_whole(lab) -> None:

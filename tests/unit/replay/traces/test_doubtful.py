@@ -224,7 +224,7 @@ def test_what_breaks_json_is_named(lab, text: str, said: str) -> None:
     assert said in refusal.detail
 
 
-def test_turns_that_give_only_what_they_add_are_said(lab) -> None:
+def test_turns_that_give_only_what_they_add_are_asked_about(lab) -> None:
     def turns(grow: int) -> str:
         made = [
             {"session_id": f"s{k}", "input_length": 500 + turn * grow, "output_length": 50}
@@ -234,8 +234,47 @@ def test_turns_that_give_only_what_they_add_are_said(lab) -> None:
         ]
         return "".join(json.dumps(row) + "\n" for row in made)
 
-    assert any("mooncake-delta" in warning for warning in lab.read(turns(0)).warnings)
-    assert not any("mooncake-delta" in warning for warning in lab.read(turns(90)).warnings)
+    refusal = lab.refuse(turns(0))
+    assert (refusal.code, refusal.errors[0].field) == ("trace.ambiguous_turns", "turn_lengths")
+    assert [error.cure for error in refusal.errors] == ["turn_lengths=added", "turn_lengths=whole"]
+    assert lab.read(turns(0), turn_lengths="whole").prompt_tokens == 5 * 4 * 500
+    report = lab.read(turns(0), turn_lengths="added")
+    assert report.prompt_tokens == 5 * (500 + 1050 + 1600 + 2150)
+    assert "added" in report.assumed["turn_lengths"]
+    assert lab.read(turns(90)).prompt_tokens == 5 * (500 + 590 + 680 + 770)
+
+
+def test_added_turns_share_their_text_within_the_session(lab) -> None:
+    """Dynamo's own example: 4 tokens, 2 out, 2 added make a prompt of 8. Blocks follow it."""
+    rows = [
+        {"session_id": s, "input_length": 600, "output_length": 300, "hash_ids": [7, k], "timestamp": k}
+        for k, s in enumerate("ab")
+    ]
+    rows += [
+        {"session_id": s, "input_length": 200, "output_length": 10, "hash_ids": [90 + k], "delay": 5}
+        for k, s in enumerate("abab")
+    ]
+    lab.read("".join(json.dumps(row) + "\n" for row in rows), turn_lengths="added")
+    table = lab.table.sort("source_line")
+    assert table["prompt_tokens"].to_list() == [600, 600, 1100, 1100, 1310, 1310]
+    blocks = table["prefix_blocks"].to_list()
+    assert [len(ids) for ids in blocks] == [2, 2, 3, 3, 3, 3]
+    assert len({ids[0] for ids in blocks}) == 1, "the first full block is the one that both sessions begin with"
+    assert blocks[2][:2] == blocks[4][:2]
+    assert blocks[2][1] != blocks[3][1]
+    assert blocks[2][2] != blocks[4][2], "a block that is not full is nobody else's"
+
+
+def test_after_a_turn_without_lengths_added_prompts_are_unknown(lab) -> None:
+    lengths = [(100, 10), (20, None), (30, 5)]
+    rows = [
+        {"session_id": "a", "input_length": prompt, "output_length": output}
+        | ({"delay": 1} if turn else {"timestamp": 0})
+        for turn, (prompt, output) in enumerate(lengths)
+    ]
+    rows.append({"session_id": "b", "input_length": 4, "output_length": 2, "timestamp": 9})
+    lab.read("".join(json.dumps(row) + "\n" for row in rows), turn_lengths="added")
+    assert lab.table.sort("source_line")["prompt_tokens"].to_list() == [100, None, None, 4]
 
 
 @pytest.mark.parametrize("name", ["mooncake", "own"])

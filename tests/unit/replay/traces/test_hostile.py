@@ -339,14 +339,13 @@ def test_a_bad_row_is_rejected_alone(lab, own_csv: Callable[..., str], name: str
     assert lab.table["source_line"].to_list()[-1] == 103
 
 
-def test_a_few_bad_rows_pass_and_more_fail_with_the_first_hundred(lab, own_csv: Callable[..., str]) -> None:
+def test_a_few_bad_rows_pass_and_more_fail_with_the_first(lab, own_csv: Callable[..., str]) -> None:
     assert lab.read(own_csv(*["x,1,1"] * 5, n=95)).cleaning.rows_rejected == 5
     lab.out.unlink()
     error = lab.refuse(own_csv(*["x,1,1"] * 140, n=195))
     assert error.code == "trace.too_many_rejected"
-    assert len(error.errors) == 100
-    assert [e.line for e in error.errors] == list(range(197, 297))
-    assert {(e.column, e.rule) for e in error.errors} == {("arrival_s", "not_a_time")}
+    assert [(e.line, e.column, e.rule) for e in error.errors] == [(197, "arrival_s", "not_a_time")]
+    assert error.errors[0].detail == "not_a_time in 140 rows, first 'x'"
     assert lab.read(own_csv(*["x,1,1"] * 40, n=95), max_rejected_share=0.5).cleaning.rows_rejected == 40
 
 
@@ -490,7 +489,8 @@ def test_a_rejected_row_shows_its_value_once_and_shortened(lab) -> None:
     error = lab.refuse(f"arrival_s,prompt_tokens,output_tokens\n1,1,1\n2,{bad},1\n")
     fault = error.errors[0]
     assert (fault.line, fault.column, fault.cure is not None) == (3, "prompt_tokens", True)
-    assert fault.detail == f"not_a_number: '{'a' * 40}...'", "neither the place nor the cure is said again"
+    said = f"not_a_number in 1 row, first '{'a' * 40}...'"
+    assert fault.detail == said, "neither the place nor the cure is said again"
 
 
 def test_a_header_alone_is_named_so(lab) -> None:

@@ -136,7 +136,7 @@ REFUSED: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
         {},
         "trace.mixed_zones",
     ),
-    "a zone's abbreviation": (table("2023-11-16 06:15:{i2} CET"), {"mapping": MAP}, "trace.ambiguous_zone"),
+    "a zone's abbreviation": (table("2023-11-16 06:15:{i2} CET"), {"mapping": MAP}, "trace.named_zone"),
     "naive local times": (table("2023-11-16 06:15:{i2}"), {"mapping": MAP}, "trace.ambiguous_zone"),
     "times of day without a day": (table("06:15:{i2}"), {"mapping": MAP}, "trace.time_unreadable"),
     "days without a time": (table("2023-11-{i2}", 28), {"mapping": MAP}, "trace.time_unreadable"),

@@ -8,6 +8,7 @@ import pytest
 
 from replay.errors import TraceError
 from replay.specs import Transform
+from replay.specs_transform import MixedTrace
 from replay.traces.checks import facts_of, mixed_facts
 from replay.traces.report import IngestReport
 from replay.traces.transforms import load_workload
@@ -16,6 +17,10 @@ PS = 10**12
 HEAD = "arrival_s,prompt_tokens,output_tokens,tenant,session\n"
 DAY = 1_700_000_000
 Made = Callable[[str, str], tuple[Path, IngestReport]]
+
+
+def named(name: str) -> MixedTrace:
+    return MixedTrace(trace="t", name=name)
 
 
 @pytest.fixture
@@ -78,7 +83,7 @@ def test_by_the_clock_each_keeps_its_time(made: Made) -> None:
         load_workload(east, transform, 0, [later])
     facts = facts_of(report)
     with pytest.raises(TraceError, match="never overlap"):
-        mixed_facts(facts_of(made("again", rows(10, DAY, 10.0, 100, ""))[1]), [("w", facts)], "clock")
+        mixed_facts(facts_of(made("again", rows(10, DAY, 10.0, 100, ""))[1]), [(named("w"), facts)], "clock")
 
 
 def test_growth_and_tenants_act_on_the_parts(made: Made) -> None:
@@ -107,7 +112,10 @@ def test_blocks_of_different_traces_are_never_the_same(made: Made) -> None:
     assert added.prefix is not None
     assert np.unique(added.prefix.ids).size == 2
     assert (
-        mixed_facts(facts_of(made("p", rows(5, 0, 1.0, 9, ""))[1]), [("x", facts_of(report))], "start").block_size == 16
+        mixed_facts(
+            facts_of(made("p", rows(5, 0, 1.0, 9, ""))[1]), [(named("x"), facts_of(report))], "start"
+        ).block_size
+        == 16
     )
 
 
@@ -127,6 +135,7 @@ def test_a_name_that_is_taken_is_refused(made: Made, base: str, name: str, part:
 def test_known_tenants_of_a_mix(made: Made) -> None:
     _, east = made("east", rows(5, 0, 1.0, 100, "a"))
     _, west = made("west", rows(5, 0, 1.0, 900, ""))
-    facts = mixed_facts(facts_of(east), [("w", facts_of(west)), ("x", facts_of(east))], "start")
-    assert facts.tenants == ("a", "w", "x/a")
-    assert mixed_facts(facts_of(west), [("x", facts_of(east))], "start").tenants == ("(none)", "x/a")
+    half = MixedTrace(trace="t", name="x", share=0.5)
+    facts = mixed_facts(facts_of(east), [(named("w"), facts_of(west)), (half, facts_of(east))], "start")
+    assert (facts.tenants, facts.requests) == ({"a": 5, "w": 5, "x/a": 2.5}, 12.5)
+    assert mixed_facts(facts_of(west), [(named("x"), facts_of(east))], "start").tenants == {"(none)": 5, "x/a": 5}

@@ -45,13 +45,13 @@ def test_block_ids_and_closed_loops_go_through_parts(lab, monkeypatch: pytest.Mo
     data = "\n".join(rows) + "\n"
     monkeypatch.setattr("replay.traces.lines.BATCH_BYTES", 3_000)
     monkeypatch.setattr("replay.traces.source.BLOCK_BYTES", 3_000)
-    report = lab.read(data)
+    report = lab.read(data, turn_lengths="whole")
     expected = lab.table
     monkeypatch.setattr(spool, "_SPILL_BYTES", 1)
     monkeypatch.setattr(spool, "_BUCKET_ROWS", 20)
     monkeypatch.setattr(spool, "_SAMPLE_EVERY", 2)
     monkeypatch.setattr(spool, "_MERGE_IDS", 5)
-    assert lab.read(data) == report
+    assert lab.read(data, turn_lengths="whole") == report
     assert lab.table.equals(expected)
     assert expected["arrival_ns"].null_count() == 200
     assert expected["arrival_ns"].head(100).is_sorted()

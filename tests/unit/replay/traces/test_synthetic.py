@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from replay.errors import TraceError
 from replay.specs import Transform
+from replay.traces.canonical import Meta
 from replay.traces.mixing import Part, mix, write_own
 from replay.traces.synthetic import Description, describe, draw, weibull_shape
 from replay.traces.transforms import load_workload
@@ -58,7 +59,7 @@ def test_a_drawn_trace_says_so_wherever_it_goes(lab) -> None:
     again, _ = draw(described(rate_rps=2.0))
     assert frame.equals(again)
     assert not frame.equals(draw(described(rate_rps=2.0).model_copy(update={"seed": 4}))[0])
-    write_own(frame, lab.source, note, None)
+    write_own(frame, lab.source, Meta(notes=note))
     report = lab.read(lab.source.read_bytes())
     assert report.requests == frame.height
     assert any(warning.startswith("Drawn from a description, not recorded") for warning in report.warnings)
