@@ -46,7 +46,7 @@ $(STAMP): requirements-dev.lock requirements-build.lock pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
 	  rm -rf $(VENV); echo "make setup: $(PYTHON) cannot make environments. On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
 	@if $(BIN)/python -m pip install --quiet --require-hashes --no-deps -r requirements-build.lock; then \
-	  $(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements-dev.lock; \
+	  $(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements-dev.lock; \
 	else \
 	  echo "make setup: uv cannot be installed here; using pip, which takes some minutes"; \
 	  $(BIN)/python -m pip install --quiet --require-hashes --no-deps -r requirements-dev.lock; \

@@ -27,7 +27,6 @@ from typing import NamedTuple
 import numpy as np
 
 from replay.kernels.by_reference import by_reference
-from replay.kernels.decode_run import decode_run
 from replay.kernels.emission import count_gaps
 from replay.kernels.jit import inlined, inner, kernel
 from replay.kernels.memory import blocks_for
@@ -61,6 +60,7 @@ from replay.kernels.state import (
     Requests,
     StepTimes,
 )
+from replay.kernels.steady import steady_run
 from replay.kernels.steptime import attention_of_chunk, step_ps
 
 # Registers beyond those of the general loop (columns of the same row).
@@ -477,7 +477,7 @@ def finish_oldest(config: Config, requests: Requests, fast: Fast, reg: Int64) ->
 
 
 @inlined
-def run_decodes(
+def run_steady(
     config: Config, times: StepTimes, meters: Meters, fast: Fast, reg: Int64, replica: int, until: int, most: int
 ) -> int:
     """Schedules and processes batches, ``most`` at most, for as long as each holds all decodes and nothing else and is
@@ -490,7 +490,7 @@ def run_decodes(
     asynchronous = reg[IN_FLIGHT]
     if asynchronous and (fast.flight_counter[0] == NEVER or fast.days[fast.flight_counter[0] & last_day] != NEVER):
         return 0
-    batches, free, now, end, longest_gap_ps = decode_run(
+    batches, free, now, end, longest_gap_ps = steady_run(
         times.rest_ps,
         times.decode_table_ps,
         times.law,
@@ -557,5 +557,5 @@ def advance_fast(
         elif schedule_fast(config, requests, times, outcome, meters, fast, reg, 0):
             finish_oldest(config, requests, fast, reg)
             until = requests.arrival_ps[arrived] if arrived < n else FAR
-            max_steps -= run_decodes(config, times, meters, fast, reg, 0, until, max_steps)
+            max_steps -= run_steady(config, times, meters, fast, reg, 0, until, max_steps)
     return True

@@ -5,6 +5,8 @@ ITL gaps use 256 parts an octave (a bin is at most 0.39 % wide); step-time table
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 from replay.kernels.jit import kernel
@@ -38,10 +40,12 @@ def floor_of(index: int, bits: int) -> int:
     return (index - (shift << bits)) << shift
 
 
+@cache
 def gap_bin_edges_ps() -> tuple[Int64, Int64]:
     """Lowest and highest value (both inclusive, ps) of each ITL bin, shape (GAP_BINS,) each."""
     low = np.array([int(floor_of(i, GAP_BITS)) for i in range(GAP_BINS)], dtype=np.int64)
     high = np.append(low[1:] - 1, low[-1])
+    low.flags.writeable = high.flags.writeable = False  # cached: every caller gets the same arrays
     return low, high
 
 

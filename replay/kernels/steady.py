@@ -26,7 +26,7 @@ from replay.kernels.state import (
 
 
 @inner
-def decode_run(
+def steady_run(
     rest_ps: Int64,
     decode_table_ps: Int64,
     law: Int64,
@@ -50,8 +50,8 @@ def decode_run(
     """Up to ``most`` batches of ``decodes`` decodes, of which ``scored`` count their gaps, scheduled before ``until``.
 
     Batch ``counter`` reads ``context`` tokens, is scheduled at ``now`` and starts at ``end``, when the one before it
-    ends. It ends before a batch with which a request finishes (``days``), or which asks for more blocks (``need`` by
-    residue) than are ``free``. ``meters``: of the replica, as ``meter_step`` keeps them.
+    ends. The run stops before a batch with which a request finishes (``days``), or which asks for more blocks (``need``
+    by residue) than are ``free``. ``meters``: of the replica, as ``meter_step`` keeps them.
 
     Returns how many batches, what is free, the time of the next schedule, the last batch's end and the longest gap.
     """
