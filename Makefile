@@ -46,7 +46,7 @@ $(STAMP): requirements-dev.lock requirements-build.lock pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
 	  rm -rf $(VENV); echo "make setup: $(PYTHON) cannot make environments. On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
 	@if $(BIN)/python -m pip install --quiet --require-hashes --no-deps -r requirements-build.lock; then \
-	  $(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements-dev.lock; \
+	  $(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements-dev.lock; \
 	else \
 	  echo "make setup: uv cannot be installed here; using pip, which takes some minutes"; \
 	  $(BIN)/python -m pip install --quiet --require-hashes --no-deps -r requirements-dev.lock; \
@@ -109,9 +109,10 @@ test-package: setup $(FIRST) ## Run the tests of the wheel, the image and the co
 test-docs: setup $(FIRST) ## Run the tests of the documents
 	@$(STEP) "documentation tests" $(PYTEST) tests/docs
 
-bench: setup ## Measure the speed of the engine and of reading traces
+bench: setup ## Measure the speed of the engine, of reading traces and of plans
 	$(BIN)/python bench/engine.py
 	$(BIN)/python bench/ingest.py
+	$(BIN)/python bench/plan.py
 
 lock: setup ## Remake all lock files together (make lock LOCK_FLAGS=--upgrade for newer versions)
 	$(COMPILE) $(LOCK_FLAGS) --group dev pyproject.toml --output-file requirements-dev.lock

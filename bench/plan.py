@@ -155,7 +155,9 @@ def main() -> None:
     )
     for case in CASES:
         if case.name.startswith(options.only):
-            print(plan_row(case, options.traces, options.threads), flush=True)
+            is_here = (options.traces / case.trace).exists()
+            row = plan_row(case, options.traces, options.threads) if is_here else f"{case.name:28} no {case.trace}"
+            print(row, flush=True)
     if "first answer".startswith(options.only):
         for line in first_rows():
             print(line, flush=True)
