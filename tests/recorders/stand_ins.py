@@ -24,11 +24,15 @@ class _Inert(type):
 
     def __init__(cls, name: str, bases: tuple[type, ...], names: dict[str, Any], **_: object) -> None:
         super().__init__(name, bases, names)
+        cls.is_stand_in = names.get("is_stand_in", False)
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         return StandIn
+
+    def __bool__(cls) -> bool:
+        return not cls.is_stand_in
 
     def __getitem__(cls, _: object) -> _Inert:
         return cls
@@ -40,18 +44,23 @@ class _Inert(type):
         return cls
 
 
+def _decorates(given: tuple[Any, ...]) -> bool:
+    return len(given) == 1 and callable(given[0]) and not getattr(given[0], "is_stand_in", False)
+
+
 class StandIn(metaclass=_Inert):
     """Accepts every call. As a decorator it returns what it decorates."""
 
+    is_stand_in = True
+
     def __new__(cls, *given: Any, **_: Any) -> Any:
-        is_decorator = cls is StandIn and len(given) == 1 and callable(given[0])
-        return given[0] if is_decorator else super().__new__(cls)
+        return given[0] if cls.is_stand_in and _decorates(given) else super().__new__(cls)
 
     def __init__(self, *_: Any, **named: Any) -> None:
         self.__dict__.update(named)
 
     def __call__(self, *given: Any, **_: Any) -> Any:
-        return given[0] if len(given) == 1 and callable(given[0]) else self
+        return given[0] if _decorates(given) else self
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -59,7 +68,7 @@ class StandIn(metaclass=_Inert):
         return StandIn
 
     def __bool__(self) -> bool:
-        return False
+        return not type(self).is_stand_in
 
     def __iter__(self) -> Any:
         return iter(())
@@ -75,7 +84,9 @@ class _Module(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return StandIn
+        made = _Inert(name, (StandIn,), {"is_stand_in": True})
+        setattr(self, name, made)
+        return made
 
 
 class _Loader(importlib.abc.Loader):
