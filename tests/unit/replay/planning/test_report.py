@@ -333,6 +333,43 @@ def test_the_verdict_gives_the_range_and_who_may_be_as_cheap() -> None:
     assert "may be as cheap" not in dear.verdict.sentence
 
 
+def test_what_has_no_range_ranks_after_what_has_one_and_the_headline_says_so() -> None:
+    prices = {"usd_per_gpu_hour": {"H100-SXM": 3.0, "MI300X": 1.0}}
+    report = plan_report(make_plan(gpus=("MI300X", "H100-SXM"), tp=(1, 2), price=prices))
+    assert [(one.gpu, one.measure_first) for one in report.recommendations] == [
+        ("H100-SXM", False),
+        ("H100-SXM", False),
+        ("MI300X", True),
+        ("MI300X", True),
+    ]
+    assert report.recommendations[2].usd_per_hour == 4.0
+    assert report.verdict.status == "recommended"
+    sentence = report.verdict.sentence
+    assert sentence.startswith("4 x H100-SXM")
+    assert "at 12.00 USD per hour, the cheapest of 2 feasible candidates with a range." in sentence
+    assert sentence.endswith(
+        " Cheaper if step times hold whose error bounds no count, so measure first: MI300X at tp 1 (4 GPUs, 4.00) and "
+        "MI300X at tp 2 (8 GPUs, 8.00)."
+    )
+    dearer = plan_report(make_plan(gpus=("MI300X", "H100-SXM"), price={"usd_per_gpu_hour": {"MI300X": 9.0}}))
+    assert "measure first" not in dearer.verdict.sentence
+
+
+def test_a_plan_where_nothing_has_a_range_recommends_nothing() -> None:
+    prices = {"usd_per_gpu_hour": {"MI300X": 1.0}}
+    report = plan_report(make_plan(gpus=("MI300X",), price=prices))
+    best = report.recommendations[0]
+    assert best.certainty is not None
+    assert best.measure_first
+    assert report.verdict.status == "measure_first"
+    assert report.verdict.sentence.endswith(
+        f"the only feasible candidate. {best.certainty.sentence} Measure its step times before buying."
+    )
+    unpriced = plan_report(make_plan(gpus=("MI300X",), price={"provider": "genesis-cloud"}))
+    assert unpriced.verdict.status == "measure_first"
+    assert "no price" in unpriced.verdict.sentence
+
+
 def test_the_range_replaces_the_warning_of_a_small_margin() -> None:
     near = plan_report(two_gpus(objectives=(parse_objective("ttft_p99=502ms"),), tp=(1,)), single_load=0.5)
     assert near.recommendations[0].ends[1] is None
