@@ -355,6 +355,8 @@ class WorkloadSummary(Part):
     output_length: LengthStats | None
     excluded: dict[str, int] = Field(default_factory=dict)
     """Requests of the trace that are not in the workload, by reason."""
+    undeclared_outputs: int | None = None
+    """Requests without a declared ``max_tokens``; ``None`` in documents of earlier versions."""
     notes: tuple[str, ...] = ()
     series: WorkloadSeries
 

@@ -268,6 +268,7 @@ def summarise_workload(workload: Workload) -> WorkloadSummary:
         prompt_length=_lengths(workload.prompt_tokens),
         output_length=_lengths(workload.output_tokens),
         excluded=dict(sorted(workload.excluded.items())),
+        undeclared_outputs=workload.n if workload.max_tokens is None else int((workload.max_tokens <= 0).sum()),
         notes=workload.notes,
         series=_series(workload),
     )

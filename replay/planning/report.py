@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
+from replay.planning.assumed import assumed_limit, assumed_outputs
 from replay.planning.cost import Pricing, cost_of
 from replay.planning.document import (
     CalibrationRef,
@@ -106,21 +107,24 @@ def build_plan_report(
     infeasible = tuple(r.infeasible for r in ordered if r.infeasible is not None)
     spec = plan.spec
     calibrations = _calibrations(used for one in ordered for used in _step_times(one))
+    engine = next((result.engine for result in ordered if result.engine is not None), None)
+    assumed = assumed_outputs(workload, engine)
+    limits = (*_limits(calibrations, cached=_prefixes_were_cached(ordered), ending="."), RANGE_LIMIT)
     report = PlanReport(
         name=spec.name,
-        verdict=plan_verdict(plan.spec.objectives, recommendations, infeasible),
+        verdict=plan_verdict(plan.spec.objectives, recommendations, infeasible, assumed),
         model=plan.model.key,
         workload=_workload_info(workload, plan.trace.name, spec.transform, ingest),
         provenance=_provenance(
             plan,
             calibrations,
-            next((result.engine for result in ordered if result.engine is not None), None),
+            engine,
             spec.engine.preset,
             spec.seed,
             kernel_version,
         ),
         method=METHOD + PLAN_METHOD + (() if spec.disaggregation is None else POOLS_METHOD),
-        limits=(*_limits(calibrations, cached=_prefixes_were_cached(ordered), ending="."), RANGE_LIMIT),
+        limits=assumed_limit(assumed) + limits,
         warnings=_warnings(workload, ingest, calibrations) + _price_warnings(recommendations),
         objectives=tuple(objective_text(objective) for objective in spec.objectives),
         constraints={
@@ -161,7 +165,8 @@ def build_replay_report(
         workload=_workload_info(summary, replay.trace.name, spec.transform, ingest),
         provenance=_provenance(replay, calibrations, engine, spec.deployment.engine.preset, spec.seed, kernel_version),
         method=METHOD,
-        limits=_limits(calibrations, cached=figures.prefix_hit_rate is not None, ending=f": {LONGER_STEPS}"),
+        limits=assumed_limit(assumed_outputs(summary, engine))
+        + _limits(calibrations, cached=figures.prefix_hit_rate is not None, ending=f": {LONGER_STEPS}"),
         warnings=_warnings(summary, ingest, calibrations),
         gpu=replay.gpu.key,
         tp=tp,

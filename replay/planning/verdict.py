@@ -17,9 +17,22 @@ _NAMED = 2
 
 
 def plan_verdict(
+    objectives: Sequence[Objective],
+    recommendations: Sequence[Recommendation],
+    infeasible: Sequence[Infeasible],
+    assumed: str | None = None,
+) -> Verdict:
+    """Of ranked recommendations. Where none has a range, the first is no advice yet: its step times come first.
+    ``assumed``: a clause with what the replays stand on beside the trace (``assumed_outputs``)."""
+    answer = _answer(objectives, recommendations, infeasible)
+    if assumed is None or not any(one.curve for one in (*recommendations, *infeasible)):
+        return answer
+    return answer.model_copy(update={"sentence": f"{answer.sentence} This assumes {assumed}."})
+
+
+def _answer(
     objectives: Sequence[Objective], recommendations: Sequence[Recommendation], infeasible: Sequence[Infeasible]
 ) -> Verdict:
-    """Of ranked recommendations. Where none has a range, the first is no advice yet: its step times come first."""
     wanted = " and ".join(objective_text(objective) for objective in objectives)
     if not recommendations:
         return _no_answer(wanted, infeasible)
