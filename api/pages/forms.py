@@ -18,6 +18,7 @@ from replay.faults import plain_faults
 
 MAX_FORM_BYTES = 512 * 1024
 MAX_FIELDS = 500
+_KEYED = frozenset(("overrides", "prefill_overrides", "decode_overrides", "usd_per_gpu_hour", "tenant_growth"))
 _NEXT_PAIR = re.compile(r",(?=[^,=]*=|\s*$)")
 
 
@@ -97,6 +98,9 @@ class Faults:
 
 
 def _form_field(path: list[str], fields: dict[str, str]) -> str:
+    """Of the last part that is known; what follows a field of knobs or prices is the user's own name, and no part."""
+    keyed = next((part for part in path if part in _KEYED), None)
+    path = path if keyed is None else path[: path.index(keyed) + 1]
     return next((fields[part] for part in reversed(path) if part in fields), "")
 
 

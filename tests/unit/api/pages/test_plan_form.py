@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from api.pages import plan_form
 from api.pages.forms import Faults, Form
+from replay.errors import FieldError, SpecError
 from replay.hardware.catalogue import shipped_catalogue
 from replay.planning.resolve import TraceRef, resolve_plan
 from replay.specs import EngineSpec, Objective, PlanSpec, PriceFilter, Transform
@@ -273,6 +274,22 @@ def test_faults_land_at_their_fields(field: str, text: str, at: str, says: str) 
     spec, faults = read(changed(plan_form.from_spec(FULL), **{field: text}))
     assert spec is None
     assert any(says in sentence for sentence in faults.of(at)), faults.by_field
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("engine.overrides.max_model_len", "knobs"),
+        ("disaggregation.decode_overrides.seed", "pools"),
+        ("price.usd_per_gpu_hour.tp", "own_prices"),
+        ("transform.tenant_growth.name", "changes"),
+        ("transform.warmup_s", "warmup_s"),
+    ],
+)
+def test_a_users_own_name_is_no_field_of_the_form(path: str, field: str) -> None:
+    faults = Faults()
+    faults.take(SpecError("engine.knob", "no", [FieldError("no", field=path)]), plan_form.FIELDS)
+    assert faults.by_field == {field: ["no"]}
 
 
 def test_the_same_objective_twice_is_a_fault() -> None:
