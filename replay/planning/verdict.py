@@ -39,7 +39,8 @@ def _answer(
     best = recommendations[0]
     meets = f"{recommended_text(best)} {'meets' if best.gpus == 1 else 'meet'} {wanted}"
     known = recommendations if best.measure_first else [one for one in recommendations if not one.measure_first]
-    ranged = "" if len(known) == len(recommendations) else " with a range"
+    unsure = len(recommendations) - len(known)
+    ranged = f" with a range ({unsure} {'has' if unsure == 1 else 'have'} none)" if unsure else ""
     among = f"the cheapest of {len(known)} feasible candidates{ranged}"
     if len(known) == 1:
         among = f"the only feasible candidate{ranged}"

@@ -347,7 +347,7 @@ def test_what_has_no_range_ranks_after_what_has_one_and_the_headline_says_so() -
     assert report.verdict.status == "recommended"
     sentence = report.verdict.sentence
     assert sentence.startswith("4 x H100-SXM")
-    assert "at 12.00 USD per hour, the cheapest of 2 feasible candidates with a range." in sentence
+    assert "at 12.00 USD per hour, the cheapest of 2 feasible candidates with a range (2 have none)." in sentence
     assert sentence.endswith(
         " Cheaper if step times hold whose error bounds no count, so measure first: MI300X at tp 1 (4 GPUs, 4.00) and "
         "MI300X at tp 2 (8 GPUs, 8.00)."
