@@ -25,7 +25,8 @@ def plan_verdict(
     """Of ranked recommendations. Where none has a range, the first is no advice yet: its step times come first.
     ``assumed``: a clause with what the replays stand on beside the trace (``assumed_outputs``)."""
     answer = _answer(objectives, recommendations, infeasible)
-    if assumed is None or not any(one.curve for one in (*recommendations, *infeasible)):
+    was_replayed = bool(recommendations) or any(one.curve for one in infeasible)
+    if assumed is None or not was_replayed:
         return answer
     return answer.model_copy(update={"sentence": f"{answer.sentence} This assumes {assumed}."})
 
