@@ -110,7 +110,13 @@ def option_of(field_path: str) -> str:
     if keyed is not None:
         return keyed
     known = next((_OPTION_OF_FIELD[part] for part in reversed(parts) if part in _OPTION_OF_FIELD), None)
-    return known or ("--transform" if parts[0] == "transform" and len(parts) > 1 else field_path)
+    if known is not None:
+        return known
+
+    from replay.specs import Transform
+
+    path = parts[1:] if parts[0] == "transform" else parts
+    return f"--transform {path[0]}" if path and path[0] in Transform.model_fields else field_path
 
 
 def refusal_from(error: Exception) -> Refusal | None:
