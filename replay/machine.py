@@ -61,6 +61,7 @@ from replay.own_loops import EVENTS_A_CALL, OWN_LOOPS, STEPS_A_CALL
 from replay.routing import deal, prepare_routing, router_code, snapshot_ps
 from replay.specs import Router, reads_state
 from replay.speculation import Drafting, acceptance, drafting
+from replay.vllm_releases import kernel_rules
 from replay.workload import PrefixBlocks
 
 Checkpoint = Callable[[], None]
@@ -159,6 +160,7 @@ class Machine:
             and config.max_num_queued_tokens == NEVER
             and config.clients_leave == 0
             and config.replicas_may_be_down == 0
+            and config.runs_past_end == 0
             and not self.closed_loop
             and (config.full_groups, config.window_groups, config.state_blocks) == (1, 0, 0)
         )
@@ -274,9 +276,9 @@ def drive(
     kernel_s = 0.0
     more = True
     while more:
-        started = time.perf_counter()
+        started = time.thread_time()
         more = advance_by(limit)
-        kernel_s += time.perf_counter() - started
+        kernel_s += time.thread_time() - started
         checkpoint()
     regs, meters = meter.regs, meter.meters
     return EngineRun(
@@ -343,9 +345,7 @@ def make_machine(
         num_blocks=blocks,
         batches_in_flight=2 if engine.async_scheduling else 1,
         long_prefill_token_threshold=engine.long_prefill_token_threshold,
-        threshold_binds_lone_request=int(engine.threshold_binds_lone_request),
         enable_chunked_prefill=int(engine.enable_chunked_prefill),
-        unchunked_looks_further=int(engine.unchunked_looks_further),
         reserve_full_isl=int(engine.scheduler_reserve_full_isl),
         watermark_blocks=int(engine.watermark * (blocks + engine.null_blocks)),
         max_model_len=engine.max_model_len,
@@ -364,7 +364,7 @@ def make_machine(
         max_num_queued_tokens=_limit(engine.max_num_queued_tokens),
         clients_leave=int(clients_leave),
         replicas_may_be_down=int(bool(down)),
-        frees_in_order=int(engine.frees_in_order),
+        **kernel_rules(vars(engine), engine.scheduling_policy == "priority", engine.async_scheduling),
     )
     if config.prefix_caching and engine.kv_offload_gib > 0:
         block_bytes = deployment.memory.layout.block_bytes

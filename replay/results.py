@@ -200,7 +200,7 @@ class ReplayResult:
     """Which engine loop ran: ``general``, ``fast``, ``disaggregated``, or an engine's own: ``static``, ``vllm-v0``,
     ``sglang``, ..."""
     kernel_s: float
-    """Seconds inside compiled code."""
+    """CPU seconds of compiled code."""
     notes: tuple[str, ...] = field(default=())
     host_hit_tokens: int = 0
     """Of the tokens found in the prefix cache, those copied back from host memory (``kv_offload_gib``)."""

@@ -119,9 +119,9 @@ class Config(NamedTuple):
     num_blocks: int
     batches_in_flight: int  # 1: synchronous, 2: asynchronous scheduling
     long_prefill_token_threshold: int
-    threshold_binds_lone_request: int  # 0.11: also when only one request exists
+    threshold_binds_lone_request: int  # up to 0.30: also when only one request exists
     enable_chunked_prefill: int
-    unchunked_looks_further: int  # 0.11: a prompt over the budget is passed over, 0.33: it stops admission
+    unchunked_looks_further: int  # up to 0.11: a prompt over the budget is passed over, then: it stops admission
     reserve_full_isl: int
     watermark_blocks: int
     max_model_len: int
@@ -141,7 +141,9 @@ class Config(NamedTuple):
     max_num_queued_tokens: int = NEVER  # prompt tokens of a replica's requests without a first token, in the same way
     clients_leave: int = 0  # 1: clients give up, or leave, see ``Requests.patience_ps``
     replicas_may_be_down: int = 0  # 1: there are ``Changes``
-    frees_in_order: int = 0  # 0.11: freed blocks without a hash, too, go to the back of the free list
+    frees_in_order: int = 0  # up to 0.22: freed blocks without a hash, too, go to the back of the free list
+    victims_stay: int = 0  # 0.11, priority: whom a step preempts after it was scheduled stays in the batch
+    runs_past_end: int = 0  # 0.11, asynchronous: a request whose last token is in flight is scheduled again
     # Layers in several groups that share the pool (see ``replay.kernels.groups``); read unless there is one full group.
     full_groups: int = 1
     full_block_size: int = 1
@@ -223,6 +225,7 @@ class Outcome(NamedTuple):
     link: Int32  # waiting queue: next request (fcfs) or left child of the heap
     right: Int32  # right child of the heap; shape (0,) under fcfs
     rank: Int64  # by which the heap orders, fixed when a request is queued; shape (0,) under fcfs
+    stale: Int32  # computed tokens a preempted request is still taken to have; shape (0,) unless victims stay
 
 
 @by_reference
@@ -502,6 +505,7 @@ def new_outcome(config: Config, n: int) -> Outcome:
         link=np.full(n, NEVER, i32),
         right=np.full(n if config.priority_policy else 0, NEVER, i32),
         rank=np.zeros(n if config.priority_policy else 0, i64),
+        stale=np.zeros(n if config.victims_stay else 0, i32),
     )
 
 

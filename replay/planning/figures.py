@@ -25,6 +25,7 @@ from replay.planning.parts import (
 from replay.results import Distribution, Float64Array, ReplayResult, distribution_of
 from replay.specs import Objective, Scalar, default_snapshot_s
 from replay.steptime.accuracy import error_sentence
+from replay.steptime.choose import FAMILIES
 from replay.workload import Int64Array, Workload
 
 if TYPE_CHECKING:
@@ -249,7 +250,8 @@ def _router_settings(deployment: Deployment) -> dict[str, Scalar | None]:
 def step_time_info(deployment: Deployment) -> StepTimeInfo:
     """Calibration, provenance and stated error of a deployment's step times."""
     record = deployment.step_time
-    error = error_sentence(record, deployment.model, deployment.gpu, deployment.memory.weight_dtype)
+    family = FAMILIES.get(deployment.engine.scheduler, "vllm")
+    error = error_sentence(record, deployment.model, deployment.gpu, deployment.memory.weight_dtype, family)
     return StepTimeInfo(
         calibration_id=record.calibration_id, provenance=record.provenance, stated_error=error, notes=record.notes
     )
@@ -270,6 +272,7 @@ def summarise_workload(workload: Workload) -> WorkloadSummary:
         prompt_length=_lengths(workload.prompt_tokens),
         output_length=_lengths(workload.output_tokens),
         excluded=dict(sorted(workload.excluded.items())),
+        undeclared_outputs=workload.n if workload.max_tokens is None else int((workload.max_tokens <= 0).sum()),
         notes=workload.notes,
         series=_series(workload),
     )

@@ -100,7 +100,23 @@ def rejected_sentence(rejected: Mapping[str, int], requests: int, deployment: De
             f", all that the memory beside the weights holds on {deployment.gpu.key} at tp {deployment.spec.tp}: "
             "use a larger tp, or fp8 weights or KV cache"
         )
-    return sentence
+        return sentence
+    cures = [cure for reason in rejected if (cure := _cure(reason, deployment))]
+    return f"{sentence}: {'; '.join(cures)}" if cures else sentence
+
+
+def _cure(reason: str, deployment: Deployment) -> str:
+    """What would let the requests run that are rejected for ``reason``; empty where its name says it."""
+    if reason == "prompt_over_batch_budget":
+        budget = "max_num_tokens" if "max_num_tokens" in deployment.engine.settings() else "max_num_batched_tokens"
+        return f"turn on enable_chunked_prefill, or raise {budget} to the longest prompt"
+    if reason == "reservation_over_kv":
+        return "set max_tokens_default to what clients send, or use a larger tp"
+    if reason == "too_long_for_model":
+        most = deployment.model.max_position
+        raised = f"raise it, {deployment.model.key} takes {most}" if deployment.engine.max_model_len < most else ""
+        return raised or "use a model with a longer context, or cap them with prompt_cap_tokens"
+    return ""
 
 
 def _apart(value_s: float, threshold_s: float) -> str:

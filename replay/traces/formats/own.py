@@ -33,8 +33,9 @@ from replay.traces.kept import kept_in
 from replay.traces.options import TIME_UNITS, IngestOptions, MappedField, TimeUnit
 from replay.traces.parquet import ParquetTable
 from replay.traces.rows import JSON_CONTAINERS, Batch, Sample, Table
+from replay.traces.separate import check_separate
 from replay.traces.source import refusal
-from replay.traces.tokenshape import check_unmapped_cache
+from replay.traces.tokenshape import check_unmapped
 
 _OPTIONAL: tuple[MappedField, ...] = ("cached_tokens", "reasoning_tokens", *TEXT_FIELDS, "status", "prefix_blocks")
 _ARRIVALS = tuple(f"arrival_{unit}" for unit in TIME_UNITS)
@@ -168,9 +169,11 @@ class OwnFormat:
                 "columns",
                 f"needed: {', '.join(self.needs)}; give no format to have it detected, or a mapping",
             )
-        check_unmapped_cache(table.sample, inner.columns, options)
-        frames = map(_numbered, inner.read(table, options, ledger))
         kept = kept_in(table.source.path) if isinstance(table, ParquetTable) else None
+        if kept is None:  # else they were asked about when it was first read
+            check_unmapped(table.sample, inner.columns, options)
+            check_separate(table.sample, inner.columns, options)
+        frames = map(_numbered, inner.read(table, options, ledger))
         return frames if kept is None else _as_kept(frames, kept, ledger)
 
 

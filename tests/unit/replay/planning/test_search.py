@@ -15,7 +15,7 @@ from replay.planning.document import CandidateResult, Infeasible, Recommendation
 from replay.planning.resolve import ResolvedPlan
 from replay.planning.search import evaluate_candidate
 from replay.results import ReplayResult
-from replay.specs import parse_objective
+from replay.specs import EngineSpec, parse_objective
 from replay.workload import PrefixBlocks, Workload
 
 THRESHOLD_S = 2.0
@@ -277,8 +277,25 @@ def test_requests_that_can_never_run_make_a_candidate_infeasible() -> None:
     simulate = LawSimulate(0.5, rejected={"too_long_for_model": 3})
     row = infeasible(evaluate(make_plan(max_model_len=4096), simulate))
     assert row.code == "requests.rejected"
-    assert row.reason == "3 of 1000 requests can never be served: 3 longer than max_model_len 4096"
+    assert row.reason == (
+        "3 of 1000 requests can never be served: 3 longer than max_model_len 4096: raise it, meta-llama/Llama-3.1-8B "
+        "takes 131072"
+    )
     assert simulate.asked == [1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "cure"),
+    [
+        ({}, "too_long_for_model", "use a model with a longer context, or cap them with prompt_cap_tokens"),
+        ({"engine": EngineSpec(preset="trtllm")}, "prompt_over_batch_budget", "raise max_num_tokens to the longest"),
+        ({}, "prompt_over_batch_budget", "raise max_num_batched_tokens to the longest prompt"),
+        ({"engine": EngineSpec(preset="trtllm")}, "reservation_over_kv", "set max_tokens_default to what clients send"),
+    ],
+)
+def test_what_would_let_rejected_requests_run_is_said(changes: dict[str, object], reason: str, cure: str) -> None:
+    row = infeasible(evaluate(make_plan(**changes), LawSimulate(0.5, rejected={reason: 3})))
+    assert cure in row.reason
 
 
 def test_requests_turned_away_at_one_replica_are_no_reason_to_give_up() -> None:
