@@ -109,9 +109,10 @@ test-package: setup $(FIRST) ## Run the tests of the wheel, the image and the co
 test-docs: setup $(FIRST) ## Run the tests of the documents
 	@$(STEP) "documentation tests" $(PYTEST) tests/docs
 
-bench: setup ## Measure the speed of the engine and of reading traces
+bench: setup ## Measure the speed of the engine, of reading traces and of plans
 	$(BIN)/python bench/engine.py
 	$(BIN)/python bench/ingest.py
+	$(BIN)/python bench/plan.py
 
 lock: setup ## Remake all lock files together (make lock LOCK_FLAGS=--upgrade for newer versions)
 	$(COMPILE) $(LOCK_FLAGS) --group dev pyproject.toml --output-file requirements-dev.lock

@@ -74,7 +74,8 @@ def upload_parameters(
         bool, Query(description="Every row is one request, though it looks like a sum")
     ] = False,
     keep_duplicates: Annotated[
-        bool, Query(description="Equal rows are different requests, though most rows have a twin")
+        bool,
+        Query(description="Rows that are equal, or share an id, are different requests, though most rows have a twin"),
     ] = False,
     ignore_status: Annotated[
         bool, Query(description="Columns that seem to tell failed calls from good ones do not")

@@ -6,6 +6,8 @@ once the batch has filled is what one replica sustains.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from replay.deployment import Deployment
@@ -135,10 +137,14 @@ def _most(requests: Requests, deployment: Deployment) -> int:
     return int(_LONGEST_RUN_S / lifetime_s(requests, deployment)) + 1
 
 
+@lru_cache(maxsize=8)
 def _shuffled(n: int, count: int) -> Int64Array:
-    """``count`` places among ``n`` requests: whole permutations, then a part of one."""
+    """``count`` places among ``n`` requests: whole permutations, then a part of one. Read-only: all replays of a plan
+    get the same array."""
     rng = np.random.Generator(np.random.PCG64(_SEED))
-    return np.concatenate([rng.permutation(n) for _ in range(-(-count // n))])[:count].astype(np.int64)
+    places = np.concatenate([rng.permutation(n) for _ in range(-(-count // n))])[:count].astype(np.int64)
+    places.flags.writeable = False
+    return places
 
 
 def _in_order(requests: Requests, count: int) -> Requests:

@@ -12,6 +12,7 @@ from replay.calibration.applied import own_step_time
 from replay.calibration.user import UserCalibration, deployment_key, matching
 from replay.engines import EngineConfig, resolve_engine
 from replay.errors import FieldError, SpecError
+from replay.fields import pool_refusal
 from replay.hardware.dtypes import weight_format
 from replay.hardware.entries import GpuType, ModelSpec
 from replay.hardware.feasibility import check_parallelism
@@ -19,7 +20,7 @@ from replay.hardware.memory import MemoryPlan, size_memory
 from replay.hardware.weights import DataParallel
 from replay.layer_groups import LayerGroups, is_plain
 from replay.layer_groups import layer_groups as find_layer_groups
-from replay.specs import POOLS, DeploymentSpec, DisaggregationSpec, pool_refusal, reads_state
+from replay.specs import POOLS, DeploymentSpec, DisaggregationSpec, reads_state
 from replay.steptime.choose import choose_step_time
 from replay.steptime.record import StepTime
 
@@ -238,7 +239,7 @@ def _resolve_pools(
 ) -> Deployment:
     """Both pools, each with its own parallelism, memory and step times; both serve the shorter ``max_model_len``."""
     pools = zip(POOLS, spec.pools(), strict=True)
-    prefill, decode = (_resolve_pool(name, pool, model, gpu, calibrations) for name, pool in pools)
+    prefill, decode = (_resolve_pool(name, apart, pool, model, gpu, calibrations) for name, pool in pools)
     notes = [*prefill.notes, *(note for note in decode.notes if note not in prefill.notes)]
     longest = min(prefill.engine.max_model_len, decode.engine.max_model_len)
     if apart.first_token_from == "decode":  # noqa: S105 - a token of text
@@ -255,13 +256,18 @@ def _resolve_pools(
 
 
 def _resolve_pool(
-    name: str, pool: DeploymentSpec, model: ModelSpec, gpu: GpuType, calibrations: Sequence[UserCalibration]
+    name: str,
+    apart: DisaggregationSpec,
+    pool: DeploymentSpec,
+    model: ModelSpec,
+    gpu: GpuType,
+    calibrations: Sequence[UserCalibration],
 ) -> Deployment:
     """One pool; a refusal names it."""
     try:
         found = resolve_deployment(pool, model, gpu, calibrations)
     except SpecError as error:
-        raise pool_refusal(name, error) from error
+        raise pool_refusal(name, apart, error) from error
     engine, detail, cure, knob = found.engine, "", "", ""
     if engine.scheduler != "vllm":
         knob = "preset"
@@ -292,8 +298,9 @@ def _resolve_pool(
         detail = f"prefill and decode apart are replayed for models with one kind of layers; {model.key} has several"
         cure = "leave disaggregation out, or use another model"
     if detail:
-        fault = FieldError(detail, f"deployment.engine.{knob}", cure=cure)
-        raise SpecError("deployment.not_replayed", f"{detail}: {cure}", [fault])
+        fault = FieldError(detail, f"engine.{knob}", cure=cure)
+        refused = SpecError("deployment.not_replayed", f"{detail}: {cure}", [fault])
+        raise pool_refusal(name, apart, refused, says=False)
     return found
 
 

@@ -36,7 +36,6 @@ from replay.kernels.state import (
 )
 from replay.machine import (
     ALL_SCORED,
-    EVENTS_A_CALL,
     Checkpoint,
     Machine,
     Scored,
@@ -44,6 +43,7 @@ from replay.machine import (
     make_machine,
     take_requests,
 )
+from replay.own_loops import EVENTS_A_CALL
 from replay.results import PoolUse
 from replay.routing import deal, prepare_routing
 from replay.specs import DisaggregationSpec, Router

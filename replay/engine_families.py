@@ -26,6 +26,10 @@ SGLANG_RATIO_FIRST, SGLANG_RATIO_LEAST = 0.7, 0.14
 CAPACITY_POLICIES = ("GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "STATIC_BATCH")
 _BLOCK_BY_ATTENTION = {"flashinfer": 1, "flashdecoding": 256, "paged": 16}
 _NOT_COMPARED = "from reading the engine's source only: not compared with recordings of the engine"
+_SGLANG_COMPARED = (
+    "gives the recorded steps of SGLang 0.5.23's scheduler with pages of one token; not compared: larger pages, and "
+    "its unified radix tree"
+)
 _NO_REUSE = "reuse of shared prompt prefixes is not replayed for this engine: every prompt is computed in full"
 
 _TOKENS, _LENGTH = Knob(int, 1, 262_144), Knob(int, 1, 16_777_216)
@@ -184,8 +188,8 @@ def _notes(own: Mapping[str, Scalar | None], length: str, replays_reuse: bool) -
         if declared == 0
         else f"{declared} output tokens (max_tokens_default), or their real output where that is longer"
     )
-    reuse = () if replays_reuse else (_NO_REUSE,)
-    return (_NOT_COMPARED, *reuse, f"a request without a declared max_tokens counts as asking for {amount}")
+    compared = (_SGLANG_COMPARED,) if replays_reuse else (_NOT_COMPARED, _NO_REUSE)
+    return (*compared, f"a request without a declared max_tokens counts as asking for {amount}")
 
 
 def _sglang(own: dict[str, Scalar | None], gpu: GpuType, length: int, tp: int) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from replay.knobs import Knob, read_knob, refuse
 from replay.specs import EngineSpec, Scalar
 from replay.speculation import KNOBS as SPECULATION_KNOBS
 from replay.speculation import check_speculation, speculation_notes
+from replay.vllm_releases import V1_SINCE, check_release, scheduling_defaults
 
 PRESETS = {
     "vllm-0.33": "vLLM 0.33: chunked prefill, full-prompt admission, asynchronous scheduling, recompute preemption",
@@ -32,13 +33,8 @@ PRESETS = {
 }
 
 _VLLM = re.compile(r"^vllm-(\d+)\.(\d+)(?:\.\d+)?(?:\.?(?:rc|post|dev)\d+)?(?:\+[\w.]*)?$")
-_FIRST_V1 = (0, 8)
 _V0_READ = (0, 7)
 """The last release that ran V0 by default; its scheduler was read in 0.8.5, which holds both."""
-_ASYNC_SINCE = (0, 14)
-_FULL_ISL_SINCE = (0, 33)
-_UTILIZATION_092_SINCE = (0, 30)
-_FREES_IN_ORDER_UNTIL = (0, 11)
 _LATEST = (0, 33)
 
 
@@ -74,7 +70,11 @@ class EngineConfig:
     threshold_binds_lone_request: bool = False
     unchunked_looks_further: bool = False
     frees_in_order: bool = False
-    """Prefix caching: a freed block without a hash is reused last, not first, as up to vLLM 0.11."""
+    """Prefix caching: a freed block without a hash is reused last, not first."""
+    victims_stay: bool = False
+    """priority: whom a step preempts after it was scheduled stays in the batch."""
+    runs_past_end: bool = False
+    """Asynchronous scheduling: a request whose last token is in flight is scheduled once more."""
     scheduling_policy: str = "fcfs"
     """Order of the waiting queue: ``fcfs``, ``priority``, ``sjf`` or ``srpt``."""
     output_length_sigma: float = 0.0
@@ -246,7 +246,7 @@ def parse_preset(preset: str) -> tuple[str, tuple[int, int]]:
             "engine.unknown_preset", f"unknown engine {preset!r}", [FieldError(cure, field="engine.preset", cure=cure)]
         )
     release = (int(match.group(1)), int(match.group(2)))
-    return "vllm" if release >= _FIRST_V1 else "vllm-v0", release
+    return "vllm" if release >= V1_SINCE else "vllm-v0", release
 
 
 def _vllm_defaults(gpu: GpuType, release: tuple[int, int]) -> dict[str, Any]:
@@ -258,17 +258,11 @@ def _vllm_defaults(gpu: GpuType, release: tuple[int, int]) -> dict[str, Any]:
         tokens, seqs = 8192, 1024
     else:
         tokens, seqs = 2048, 256
-    is_async = release >= _ASYNC_SINCE
     return {
         "max_num_batched_tokens": tokens,
         "max_num_seqs": seqs,
-        "gpu_memory_utilization": 0.92 if release >= _UTILIZATION_092_SINCE else 0.9,
-        "async_scheduling": is_async,
-        "scheduler_reserve_full_isl": release >= _FULL_ISL_SINCE,
-        "threshold_binds_lone_request": not is_async,
-        "unchunked_looks_further": not is_async,
         "kv_offload_gb_per_s": _copy_rate(gpu),
-        "frees_in_order": release <= _FREES_IN_ORDER_UNTIL,
+        **scheduling_defaults(release),
     }
 
 
@@ -339,11 +333,8 @@ def resolve_engine(
             knobs["max_num_batched_tokens"] = max(knobs["max_num_batched_tokens"], length)
         knobs["max_num_batched_tokens"] = min(knobs["max_num_batched_tokens"], knobs["max_num_seqs"] * length)
     notes: tuple[str, ...] = ()
-    if scheduler == "vllm" and preset != "sarathi" and release not in ((0, 11), (0, 33)):
-        notes = (
-            f"scheduler of vLLM {release[0]}.{release[1]}: its defaults, with the semantics read from 0.33 "
-            f"({'asynchronous' if knobs['async_scheduling'] else 'synchronous'} scheduling)",
-        )
+    if scheduler == "vllm" and preset != "sarathi":
+        notes = check_release(release, str(knobs.get("scheduling_policy")), bool(knobs["async_scheduling"]))
     if knobs.get("kv_offload_gib", 0.0) > 0:
         notes += (
             "KV offload, an estimate: blocks evicted from the prefix cache go to host memory at no cost, and come back "

@@ -6,21 +6,19 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from replay.deployment import Deployment
-from replay.engine_families import CAPACITY_POLICIES, SGLANG_RATIO_FIRST, SGLANG_RATIO_LEAST
 from replay.engine_run import EngineRun, Int64Array, join_runs
 from replay.errors import FieldError, SpecError
 from replay.kernels.arrivals import prepare_arrivals
 from replay.kernels.coupled import advance_coupled
 from replay.kernels.engine import advance
 from replay.kernels.fast import advance_fast, new_fast, new_fast_registers
-from replay.kernels.lockstep import IDLE_CHECK_STEPS, LockstepOptions, advance_lockstep, new_lockstep
 from replay.kernels.outages import prepare_changes
-from replay.kernels.sglang import SglangOptions, advance_sglang, new_sglang
+from replay.kernels.sglang import SglangOptions
 from replay.kernels.state import (
     BUSY,
     FAR,
@@ -57,82 +55,20 @@ from replay.kernels.state import (
     new_outcome,
     new_state,
 )
-from replay.kernels.static import advance_static, static_options
-from replay.kernels.tgi import TgiOptions, advance_tgi, new_tgi
-from replay.kernels.trtllm import TrtllmOptions, advance_trtllm
-from replay.kernels.v0 import V0Options, advance_v0, v0_options
-from replay.kernels.v0_chunked import advance_v0_chunked, new_v0_lists
-from replay.life import client_timeout_ps, down_ps
+from replay.kernels.v0 import V0Options
+from replay.life import down_ps
+from replay.own_loops import EVENTS_A_CALL, OWN_LOOPS, STEPS_A_CALL
 from replay.routing import deal, prepare_routing, router_code, snapshot_ps
 from replay.specs import Router, reads_state
 from replay.speculation import Drafting, acceptance, drafting
+from replay.vllm_releases import kernel_rules
 from replay.workload import PrefixBlocks
 
 Checkpoint = Callable[[], None]
 
-EVENTS_A_CALL = 1 << 16
-_STEPS_A_CALL = 1 << 22
-"""Batches in one call of the general and of the fast loop: a second of work at most."""
-
 _ORDERS = {"fcfs": FCFS, "priority": PRIORITY, "sjf": SHORTEST, "srpt": SHORTEST_REMAINING}
 
 
-class Loop(NamedTuple):
-    """A scheduler with a loop of its own: its kernel, and its options beyond ``Config`` from a deployment."""
-
-    advance: Callable[..., bool]
-    options: Callable[[Deployment], Any]
-    limit: int
-    """Steps or events in one call: a second of work at most."""
-    memory: Callable[[Config, Any], Any] | None = None
-    """What the scheduler remembers between steps beside ``State``, from its options."""
-
-
-def _sglang_options(deployment: Deployment) -> SglangOptions:
-    knob = deployment.engine.number
-    first = min(1.0, SGLANG_RATIO_FIRST * knob("schedule_conservativeness"))
-    chunk = int(knob("chunked_prefill_size"))
-    return SglangOptions(
-        chunk if chunk > 0 else NEVER,
-        int(knob("max_prefill_tokens")),
-        first,
-        SGLANG_RATIO_LEAST * first,
-        lpm=int(deployment.engine.own["schedule_policy"] == "lpm"),
-    )
-
-
-def _trtllm_options(deployment: Deployment) -> TrtllmOptions:
-    return TrtllmOptions(CAPACITY_POLICIES.index(str(deployment.engine.own["capacity_scheduler_policy"])))
-
-
-def _tgi_options(deployment: Deployment) -> TgiOptions:
-    knob, chunks = deployment.engine.number, deployment.engine.scheduler == "tgi-v3"
-    return TgiOptions(
-        int(chunks),
-        int(knob("max_batch_prefill_tokens")),
-        0 if chunks else int(knob("max_waiting_tokens")),
-        0.0 if chunks else knob("waiting_served_ratio"),
-    )
-
-
-def _lockstep_options(deployment: Deployment) -> LockstepOptions:
-    record = deployment.step_time
-    return LockstepOptions(record.graph_tokens, IDLE_CHECK_STEPS, np.ascontiguousarray(record.shared_ps))
-
-
-_OWN_LOOPS = {
-    "static": Loop(advance_static, static_options, _STEPS_A_CALL),
-    "vllm-v0": Loop(advance_v0, v0_options, EVENTS_A_CALL),
-    "vllm-v0-chunked": Loop(
-        advance_v0_chunked, v0_options, EVENTS_A_CALL, lambda config, options: new_v0_lists(config)
-    ),
-    "sglang": Loop(advance_sglang, _sglang_options, EVENTS_A_CALL, new_sglang),
-    "trtllm": Loop(advance_trtllm, _trtllm_options, EVENTS_A_CALL),
-    "tgi-v3": Loop(advance_tgi, _tgi_options, EVENTS_A_CALL, lambda config, options: new_tgi(config)),
-    "lockstep": Loop(advance_lockstep, _lockstep_options, EVENTS_A_CALL, lambda config, options: new_lockstep(config)),
-    "tgi-v2": Loop(advance_tgi, _tgi_options, EVENTS_A_CALL, lambda config, options: new_tgi(config)),
-}
-"""By scheduler. All others run in the general or the fast loop, told apart by their ``Config``."""
 _NONE = np.zeros(0, np.int64)
 
 Scored = tuple[int, int]
@@ -150,6 +86,7 @@ def make_requests(
     after: Int64Array = _NONE,
     delay_ps: Int64Array = _NONE,
     texts: Texts = NO_TEXTS,
+    patience_ps: Int64Array = _NONE,
 ) -> Requests:
     """The kernels' view of requests: contiguous int64."""
     no_ids = np.zeros(len(arrival_ps) + 1, np.int64) if len(texts.of_request) else _NONE
@@ -164,6 +101,7 @@ def make_requests(
         after=np.ascontiguousarray(after, dtype=np.int64),
         delay_ps=np.ascontiguousarray(delay_ps, dtype=np.int64),
         texts=texts,
+        patience_ps=np.ascontiguousarray(patience_ps, dtype=np.int64),
     )
 
 
@@ -178,6 +116,7 @@ def take_requests(requests: Requests, index: Int64Array) -> Requests:
         texts=requests.texts._replace(of_request=requests.texts.of_request[index])
         if len(requests.texts.of_request)
         else NO_TEXTS,
+        patience_ps=requests.patience_ps[index] if len(requests.patience_ps) else _NONE,
     )
     if len(requests.prefix_start) == 0:
         return chosen
@@ -207,7 +146,7 @@ class Machine:
     @property
     def loop(self) -> str:
         """Which loop runs: the scheduler's own, ``fast`` where it gives the general loop's integers, or ``general``."""
-        if self.scheduler in _OWN_LOOPS:
+        if self.scheduler in OWN_LOOPS:
             return self.scheduler
         config = self.config
         fast = (
@@ -219,8 +158,9 @@ class Machine:
             and config.speculative_tokens == 0
             and config.max_num_queued_reqs == NEVER
             and config.max_num_queued_tokens == NEVER
-            and config.client_timeout_ps == 0
+            and config.clients_leave == 0
             and config.replicas_may_be_down == 0
+            and config.runs_past_end == 0
             and not self.closed_loop
             and (config.full_groups, config.window_groups, config.state_blocks) == (1, 0, 0)
         )
@@ -243,7 +183,7 @@ class Machine:
             priority_policy=FCFS,
             max_num_queued_reqs=NEVER,
             max_num_queued_tokens=NEVER,
-            client_timeout_ps=0,
+            clients_leave=0,
             replicas_may_be_down=0,
         )
         if self.ranks == 1:
@@ -284,7 +224,7 @@ class Machine:
 
             if config.replicas == 1:
                 outcome.replica[:] = 0
-            return drive(advance_fast_by, _STEPS_A_CALL, checkpoint, outcome, meters, requests.arrival_ps)
+            return drive(advance_fast_by, STEPS_A_CALL, checkpoint, outcome, meters, requests.arrival_ps)
         state = new_state(config, n)
         regs = state.meters.regs
         state = state._replace(
@@ -294,7 +234,7 @@ class Machine:
         )
         state.speculation.acceptance[:] = self.acceptance
         _score(state.meters, scored)
-        own, mask = _OWN_LOOPS.get(self.scheduler), bucket_count(config.num_blocks) - 1
+        own, mask = OWN_LOOPS.get(self.scheduler), bucket_count(config.num_blocks) - 1
 
         memory = own.memory(config, self.options) if own is not None and own.memory is not None else None
 
@@ -336,9 +276,9 @@ def drive(
     kernel_s = 0.0
     more = True
     while more:
-        started = time.perf_counter()
+        started = time.thread_time()
         more = advance_by(limit)
-        kernel_s += time.perf_counter() - started
+        kernel_s += time.thread_time() - started
         checkpoint()
     regs, meters = meter.regs, meter.meters
     return EngineRun(
@@ -370,13 +310,17 @@ def drive(
 
 
 def make_machine(
-    deployment: Deployment, prefix_block_tokens: int | None = None, seed: int = 0, closed_loop: bool = False
+    deployment: Deployment,
+    prefix_block_tokens: int | None = None,
+    seed: int = 0,
+    closed_loop: bool = False,
+    clients_leave: bool = False,
 ) -> Machine:
     """The machine of a deployment: all replicas where they meet (see ``Machine``), else a single one.
 
     ``prefix_block_tokens``: tokens of a prompt block where the workload has block ids; prefix caching then acts.
     ``seed``: of the routers that draw, and of the drafts that are accepted. ``closed_loop``: whether requests follow
-    others.
+    others. ``clients_leave``: whether ``Requests.patience_ps`` is given.
     """
     engine, record = deployment.engine, deployment.step_time
     router = deployment.spec.router
@@ -401,9 +345,7 @@ def make_machine(
         num_blocks=blocks,
         batches_in_flight=2 if engine.async_scheduling else 1,
         long_prefill_token_threshold=engine.long_prefill_token_threshold,
-        threshold_binds_lone_request=int(engine.threshold_binds_lone_request),
         enable_chunked_prefill=int(engine.enable_chunked_prefill),
-        unchunked_looks_further=int(engine.unchunked_looks_further),
         reserve_full_isl=int(engine.scheduler_reserve_full_isl),
         watermark_blocks=int(engine.watermark * (blocks + engine.null_blocks)),
         max_model_len=engine.max_model_len,
@@ -420,9 +362,9 @@ def make_machine(
         draft_step_share=draft.step_share,
         max_num_queued_reqs=_limit(engine.max_num_queued_reqs),
         max_num_queued_tokens=_limit(engine.max_num_queued_tokens),
-        client_timeout_ps=client_timeout_ps(deployment),
+        clients_leave=int(clients_leave),
         replicas_may_be_down=int(bool(down)),
-        frees_in_order=int(engine.frees_in_order),
+        **kernel_rules(vars(engine), engine.scheduling_policy == "priority", engine.async_scheduling),
     )
     if config.prefix_caching and engine.kv_offload_gib > 0:
         block_bytes = deployment.memory.layout.block_bytes
@@ -451,7 +393,7 @@ def make_machine(
     scheduler = "vllm-v0-chunked" if chunked_v0 else engine.scheduler
     if ranks > 1:
         scheduler = "lockstep"
-    own = _OWN_LOOPS.get(scheduler)
+    own = OWN_LOOPS.get(scheduler)
     options = None if own is None else own.options(deployment)
     accepted = acceptance(engine) if speculates else ()
     if isinstance(options, SglangOptions):

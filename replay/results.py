@@ -13,6 +13,7 @@ from replay.workload import Labels
 
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 _PS_PER_S = 1e12
@@ -48,7 +49,7 @@ def distribution_of(samples: npt.ArrayLike) -> Distribution:
 @dataclass(frozen=True)
 class RequestTable:
     """Per-request outcome in workload order, shape (n,) each. Times in ps from the window's start; -1: never
-    happened."""
+    happened. Where a client left (``left_ps``), what happened before is there, and ``last_token_ps`` is -1."""
 
     arrival_ps: Int64Array
     """When it was sent; -1 for one that follows (closed loop) a request that has not ended."""
@@ -68,8 +69,12 @@ class RequestTable:
     """Where prefill and decode are apart: -1 where the first token was the last one; ``replica`` is the prefill one."""
     kv_arrived_ps: Int64Array | None = None
     """When the KV had come to the decode replica."""
+    left_ps: Int64Array | None = None
+    """When its client gave up (``client_timeout``) or left (``cancelled``); ``None`` where all clients stay."""
 
 
+CANCELLED = "cancelled"
+"""Status of a request whose client left when the trace says so: nobody's fault, so not among the rejected."""
 STATUSES = (
     "finished",
     "too_long_for_model",
@@ -81,6 +86,7 @@ STATUSES = (
     "over_max_num_queued_tokens",
     "client_timeout",
     "no_replica",
+    CANCELLED,
 )
 RELIEVED_BY_REPLICAS = frozenset(
     {"over_max_concurrent_requests", "over_max_num_queued_reqs", "over_max_num_queued_tokens", "client_timeout"}
@@ -194,7 +200,7 @@ class ReplayResult:
     """Which engine loop ran: ``general``, ``fast``, ``disaggregated``, or an engine's own: ``static``, ``vllm-v0``,
     ``sglang``, ..."""
     kernel_s: float
-    """Seconds inside compiled code."""
+    """CPU seconds of compiled code."""
     notes: tuple[str, ...] = field(default=())
     host_hit_tokens: int = 0
     """Of the tokens found in the prefix cache, those copied back from host memory (``kv_offload_gib``)."""
@@ -202,6 +208,11 @@ class ReplayResult:
     """First and end of the requests whose latencies count; ``None``: all. Other figures are of the whole replay."""
     pools: PoolsOutcome | None = None
     """``None`` where every replica does both prefill and decode."""
+
+    @property
+    def cancelled(self) -> int:
+        """Requests whose clients left when the trace says so; neither finished nor rejected."""
+        return int((self.requests.status == STATUSES.index(CANCELLED)).sum())
 
     @property
     def scored_part(self) -> slice:
@@ -226,6 +237,28 @@ class ReplayResult:
             raise ValueError("itl is pooled over tokens: a request has no value of it")
         return np.where(last < 0, np.inf, values)
 
+    def waited_s(self, metric: Metric) -> Float64Array:
+        """What each scored, cancelled request waited for the first token (``ttft``), admission (``queue``) or its end
+        (``e2e``) until that came or its client left, in seconds: its value is no less. 0 of ``tpot``, of which nothing
+        is known, and of all other requests."""
+        table, part = self.requests, self.scored_part
+        rows = np.flatnonzero(table.status[part] == STATUSES.index(CANCELLED))
+        waited = np.zeros(len(table.status[part]))
+        if metric == "tpot" or table.left_ps is None or len(rows) == 0:
+            return waited
+        until = table.left_ps[part][rows]
+        if metric != "e2e":
+            came = (table.first_token_ps if metric == "ttft" else table.admitted_ps)[part][rows]
+            until = np.where(came >= 0, came, until)
+        waited[rows] = (until - table.arrival_ps[part][rows]) / _PS_PER_S
+        return waited
+
+    def uncounted(self, objective: Objective) -> BoolArray:
+        """Which scored requests ``objective`` does not count: cancelled ones, but for those that had waited for longer
+        than its threshold. Whether the others would have met it nobody knows."""
+        cancelled: BoolArray = self.requests.status[self.scored_part] == STATUSES.index(CANCELLED)
+        return cancelled & (self.waited_s(objective.metric) <= objective.threshold_s)
+
     def _samples(self, metric: str) -> Float64Array:
         return {"ttft": self.ttft_s, "tpot": self.tpot_s, "e2e": self.e2e_s, "queue": self.queue_s}[metric]
 
@@ -242,18 +275,21 @@ class ReplayResult:
     def value(self, objective: Objective) -> float | None:
         """The figure that ``objective`` gates, in seconds; ``None`` where there is no sample.
 
+        Cancelled requests that had waited for longer than the threshold (``waited_s``) are samples too.
+
         With an attainment *a* it is the smallest time within which that share of the scored requests is (numpy's
         ``inverted_cdf``): at or below the threshold exactly where the share reaches *a*.
         """
         if objective.attainment is not None:
-            values = self.values_s(objective.metric)
+            values = self.values_s(objective.metric)[~self.uncounted(objective)]
             if len(values) == 0:
                 return None
             value = float(np.sort(values)[ceil_rank(objective.attainment, len(values)) - 1])
             return value if np.isfinite(value) else None
         if objective.metric == "itl":
             return self.itl.mean_s if objective.percentile is None else self.itl.percentile(objective.percentile)
-        samples = self._samples(objective.metric)
+        waited = self.waited_s(objective.metric)
+        samples = np.concatenate([self._samples(objective.metric), waited[waited > objective.threshold_s]])
         if len(samples) == 0:
             return None
         return float(samples.mean() if objective.percentile is None else np.percentile(samples, objective.percentile))

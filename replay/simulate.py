@@ -16,9 +16,9 @@ from replay.disaggregation import PoolCapacity, Pools, PoolsRun, make_pools
 from replay.engine_run import EngineRun, Int32Array, Int64Array
 from replay.errors import FieldError, SpecError
 from replay.kernels.loglinear import gap_bin_edges_ps
-from replay.kernels.state import NEVER, NO_TEXTS, Requests
+from replay.kernels.state import FAR, NEVER, NO_TEXTS, Requests
 from replay.kernels.texts import link_texts
-from replay.life import check_life, endings, when_sent
+from replay.life import Left, cancels, check_life, endings, has_left, patience_ps, when_sent
 from replay.life import notes as life_notes
 from replay.machine import (
     ALL_SCORED,
@@ -31,7 +31,7 @@ from replay.machine import (
     take_requests,
 )
 from replay.orders import ranks_of
-from replay.results import STATUSES, Histogram, PoolsOutcome, ReplayResult, RequestTable
+from replay.results import CANCELLED, STATUSES, Histogram, PoolsOutcome, ReplayResult, RequestTable
 from replay.routing import check_router
 from replay.workload import MAX_SPAN_S, Workload
 
@@ -76,9 +76,10 @@ def simulate(
     if loop is not None:
         loop = loop.only(fits, workload.arrival_ps)
     block_tokens = prefix.block_tokens if prefix is not None else 1 if workload.shares_prompts else None
+    patience = patience_ps(deployment, workload)
     machine: Machine | Pools
     if deployment.decode is None:
-        machine = make_machine(deployment, block_tokens, workload.seed, loop is not None)
+        machine = make_machine(deployment, block_tokens, workload.seed, loop is not None, patience is not None)
     else:
         machine = make_pools(deployment, block_tokens, workload.seed)
     overhead_ps = deployment.step_time.request_overhead_ps
@@ -97,6 +98,7 @@ def simulate(
         after=_NOTHING if loop is None else loop.after,
         delay_ps=_NOTHING if loop is None else loop.delay_ps + overhead_ps,
         texts=texts,
+        patience_ps=_NOTHING if patience is None else np.where(patience < FAR, patience - overhead_ps, FAR)[fits],
     )
     session = None if workload.session is None else workload.session[fits]
     load = _load(machine, requests, workload.span_s, deployment, checkpoint, session) if judge_load else _NOT_JUDGED
@@ -111,39 +113,56 @@ def simulate(
         run = run_deployment(machine, requests, deployment.replicas, threads, checkpoint, session, scored)
     if judge_load and load.is_replayed:
         load = _as_dealt(load, machine, requests, deployment, checkpoint, run)
-    ended = endings(run.replica, deployment.engine.scheduler)
-    patience_ps = machine.config.client_timeout_ps + overhead_ps
+    ended = endings(run.replica, deployment.engine.scheduler, cancels(deployment, workload)[served])
     sent_ps = workload.arrival_ps
     if load.is_replayed:
         came_ps = run.sent_ps - overhead_ps
-        sent_ps = when_sent(workload, served, came_ps, run.last_ps, ended, patience_ps, overhead_ps)
+        sent_ps = when_sent(workload, served, came_ps, run.last_ps, ended, patience, overhead_ps)
     broken = _broken_off(run, ended, scored)
-    notes = life_notes(deployment, workload, run.sent_again, broken.tokens)
+    notes = life_notes(deployment, workload, run.sent_again, _left(run, ended))
+    whole, came = run, np.flatnonzero(served)
     if ended.any():
-        status[np.flatnonzero(served)] = ended
+        status[came] = ended
         served = served & (status == 0)
         run = run.only(ended == 0)
     if (run.last_ps == NEVER).any():
         raise RuntimeError("a request that fits was never finished: this is a defect of the engine")
-    return _result(workload, deployment, status, served, run, load, machine.loop, sent_ps, broken, notes)
+    result = _result(workload, deployment, status, served, run, load, machine.loop, sent_ps, broken, notes)
+    if patience is None:
+        return result
+    gone = has_left(ended)
+    rows = came[gone]
+    left_ps = np.full(workload.n, NEVER, np.int64)
+    left_ps[rows] = sent_ps[rows] + patience[rows]
+    result.requests.admitted_ps[rows] = whole.admitted_ps[gone]
+    result.requests.first_token_ps[rows] = whole.first_ps[gone]
+    return replace(result, requests=replace(result.requests, left_ps=left_ps))
+
+
+def _left(run: EngineRun, ended: Int64Array) -> Left:
+    cancelled, gave_up = (ended == STATUSES.index(name) for name in (CANCELLED, "client_timeout"))
+    return Left(
+        cancelled=int(cancelled.sum()),
+        unanswered=int((run.first_ps[cancelled] == NEVER).sum()),
+        cancelled_tokens=int(run.generated[cancelled].sum()),
+        gave_up_tokens=int(run.generated[gave_up].sum()),
+    )
 
 
 class _Broken(NamedTuple):
-    """Answers that were not finished: their output tokens, and their gaps in the ITL histogram with the sum of them."""
+    """Gaps of answers that were not finished, in the ITL histogram, and the sum of them."""
 
-    tokens: int
     gaps: int
     gaps_ps: int
 
 
 def _broken_off(run: EngineRun, ended: Int64Array, scored: Scored) -> _Broken:
-    """What clients that gave up had been given, and the answers that a lost replica broke off."""
+    """Of clients that left, and of answers that a lost replica broke off."""
     rows = np.flatnonzero((ended > 0) & (run.first_ps != NEVER))
-    tokens = int(run.generated[rows].sum())
     rows = rows[(rows >= scored[0]) & (rows < scored[1])]
     gaps = int((run.generated[rows].astype(np.int64) - 1).sum())
     gaps_ps = int((run.last_ps[rows] - run.first_ps[rows]).sum())
-    return _Broken(tokens, gaps + run.lost_gaps, gaps_ps + run.lost_gaps_ps)
+    return _Broken(gaps + run.lost_gaps, gaps_ps + run.lost_gaps_ps)
 
 
 @dataclass(frozen=True)
@@ -282,9 +301,10 @@ def _scatter(values: Int64Array | Int32Array, served: BoolArray) -> Int64Array:
 
 
 def _rejections(status: Int64Array) -> dict[str, int]:
-    """Requests that could not run, by reason."""
+    """Requests that were not served, by reason."""
     counts = np.bincount(status, minlength=len(STATUSES)).tolist()
-    return {name: count for name, count in zip(STATUSES[1:], counts[1:], strict=True) if count}
+    found = {name: count for name, count in zip(STATUSES, counts, strict=True) if count}
+    return {name: count for name, count in found.items() if name not in ("finished", CANCELLED)}
 
 
 def _host_notes(run: EngineRun) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ store them as JSON, and a worker parses them again. No kernels, no polars here: 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from difflib import get_close_matches
 from typing import Annotated, Literal, get_args
 
@@ -260,15 +259,6 @@ class DeploymentSpec(Spec):
 
 POOLS = ("prefill", "decode")
 """Names of the pools, in the order of ``DeploymentSpec.pools``."""
-
-
-def pool_refusal(name: str, error: SpecError) -> SpecError:
-    """The refusal of one pool, ``prefill`` or ``decode``: its sentence and its parallelism's field say which."""
-    faults = [
-        replace(one, field=f"deployment.disaggregation.{name}_tp") if (one.field or "").endswith(".tp") else one
-        for one in error.errors
-    ]
-    return SpecError(error.code, f"{name} replicas: {error.detail}", faults)
 
 
 class PriceFilter(Spec):

@@ -13,6 +13,7 @@ GrowthMethod = Literal["superpose", "shift", "compress"]
 Spread = Literal["keep", "even", "uniform"]
 ZeroOutput = Literal["count_out", "keep_as_one", "drop", "infer"]
 MixAlign = Literal["start", "clock"]
+Cancels = Literal["as_logged", "at_their_time", "at_their_time_drawn"]
 
 MAX_GROWTH = 1000.0
 
@@ -65,6 +66,10 @@ class Transform(Spec):
     zero_output: ZeroOutput = "count_out"
     """Requests whose output is 0 or unknown: left out and counted against ``max_excluded_share``; replayed with one
     output token; dropped as no load; or given the output of a request with a prompt of about their length (drawn)."""
+    cancels: Cancels = "as_logged"
+    """Aborted requests: as long as the tokens that the trace counts; or until their clients leave, as long after
+    sending as the trace says, if they have not had these tokens before; or until then, with answers as long as others
+    (drawn)."""
     spread: Spread = "keep"
     """Requests that share a tick of the trace's clock: as they are, evenly over the tick, or uniformly drawn in it."""
     growth: float = Field(default=1.0, gt=0, le=MAX_GROWTH)
@@ -146,6 +151,13 @@ class Transform(Spec):
             raise ValueError("growth_shift_s moves the copies of growth_method shift: leave it out, or choose shift")
         if self.agent_steps == 1 and (self.agent_pause_s or self.agent_step_tokens):
             raise ValueError("agent_pause_s and agent_step_tokens are of the steps of agent_steps: give 2 or more")
+        if self.agent_steps > 1 and self.cancels != "as_logged":
+            raise ValueError("when clients leave in the calls of agent_steps is not known: leave cancels out, or them")
+        if self.prefix_from_sessions and self.cancels == "at_their_time_drawn":
+            raise ValueError(
+                "prefix_from_sessions takes prompts to hold the answers before them, which are longer when drawn: "
+                "set cancels=at_their_time"
+            )
         both = sorted(set(self.tenants) & set(self.without_tenants))
         if both:
             raise ValueError(f"the tenant {both[0]!r} is in tenants and in without_tenants: remove it from one")

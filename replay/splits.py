@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from replay.goodput import good_requests
-from replay.results import ReplayResult
+from replay.goodput import Judged, judge_requests
+from replay.results import CANCELLED, STATUSES, ReplayResult
 from replay.specs import Metric, Objective
 from replay.workload import Int64Array, Labels
 
@@ -22,19 +22,22 @@ METRICS: tuple[Metric, ...] = ("ttft", "tpot", "e2e", "queue")
 class Group:
     """The scored requests of one label. ``quantiles_s`` has the 50th and 99th percentile (numpy-linear) of each metric
     over the finished ones, TPOT over those with two output tokens or more; a metric without samples is left out.
-    ``good``: requests that meet every limit, ``None`` without limits."""
+    ``good``: of ``counted`` requests those that meet every limit (see ``goodput.judge_requests``), ``None`` without
+    limits."""
 
     name: str
     members: int
     """Labels in this row: 1, or as many as the rest has."""
     requests: int
     finished: int
+    cancelled: int
     prompt_tokens: int
     output_tokens: int
     """Of finished requests, as ``prompt_tokens``."""
     preemptions: int
     quantiles_s: dict[Metric, tuple[float, float]]
     good: int | None
+    counted: int
 
 
 def split(result: ReplayResult, labels: Labels, objectives: Sequence[Objective] = (), top: int = TOP) -> list[Group]:
@@ -50,13 +53,13 @@ def split(result: ReplayResult, labels: Labels, objectives: Sequence[Objective] 
     rows = np.argsort(members, kind="stable")
     shown = min(top, len(order)) + (len(order) > top)
     edges = np.searchsorted(members[rows], np.arange(shown + 1))
-    good = good_requests(result, objectives)
+    judged = judge_requests(result, objectives)
     values = {metric: result.values_s(metric) for metric in METRICS}
     groups = []
     for i in range(shown):
         rest = len(order) - top if i == top else 0
         name = f"({rest} others)" if rest > 1 else labels.names[int(order[i])]
-        groups.append(_group(result, name, max(rest, 1), rows[edges[i] : edges[i + 1]], values, good))
+        groups.append(_group(result, name, max(rest, 1), rows[edges[i] : edges[i + 1]], values, judged))
     return groups
 
 
@@ -66,7 +69,7 @@ def _group(
     members: int,
     rows: Int64Array,
     values: dict[Metric, npt.NDArray[np.float64]],
-    good: npt.NDArray[np.bool_] | None,
+    judged: Judged | None,
 ) -> Group:
     table, part = result.requests, result.scored_part
     finished = rows[table.last_token_ps[part][rows] >= 0]
@@ -83,9 +86,11 @@ def _group(
         members=members,
         requests=len(rows),
         finished=len(finished),
+        cancelled=int((table.status[part][rows] == STATUSES.index(CANCELLED)).sum()),
         prompt_tokens=int(table.prompt_tokens[part][finished].sum()),
         output_tokens=int(output.sum()),
         preemptions=int(table.preemptions[part][rows].sum()),
         quantiles_s=quantiles,
-        good=None if good is None else int(good[rows].sum()),
+        good=None if judged is None else int(judged.good[rows].sum()),
+        counted=len(rows) if judged is None else int(judged.counted[rows].sum()),
     )

@@ -7,6 +7,7 @@ first and last token time of each request, preemptions, scheduled tokens and pre
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,16 @@ from replay.kernels.state import (
     new_state,
 )
 from replay.steptime.record import no_table
+from replay.vllm_releases import kernel_rules, scheduling_rules
 
 _COMPARED = ("steps", "end", "first", "last", "preemptions", "scheduled", "hits")
 _EVENTS_A_CALL = 1 << 20
+
+
+def case_rules(case: dict[str, Any]) -> Mapping[str, bool]:
+    """The rules of the vLLM release that a case was recorded on; 0.33 where it names none."""
+    major, minor = case.get("release", "0.33.0").split(".")[:2]
+    return scheduling_rules((int(major), int(minor)))
 
 
 def case_config(case: dict[str, Any]) -> Config:
@@ -45,16 +53,15 @@ def case_config(case: dict[str, Any]) -> Config:
         num_blocks=case["blocks"],
         batches_in_flight=2 if case["async_"] else 1,
         long_prefill_token_threshold=case["thr"],
-        threshold_binds_lone_request=0,
         enable_chunked_prefill=int(case["chunked"]),
-        unchunked_looks_further=0,
         reserve_full_isl=int(case["full_isl"]),
         watermark_blocks=int(case["watermark"] * (case["blocks"] + 1)),
-        max_model_len=1 << 40,
+        max_model_len=case.get("max_model_len", 1 << 40),
         priority_policy=int(case["policy"] == "priority"),
         prefix_caching=int(case["caching"]),
         table_width=-(-longest // case["bs"]) + 1,
         prefix_block_tokens=case["bs"],
+        **kernel_rules(case_rules(case), case["policy"] == "priority", case["async_"]),
     )
 
 
@@ -124,16 +131,23 @@ def _difference(case: dict[str, Any]) -> str | None:
     return None
 
 
+def read_cases(path: Path) -> list[dict[str, Any]]:
+    """The cases of a file: a JSON list of them, or an object with that list under ``cases`` and notes beside it."""
+    document = json.loads(path.read_text())
+    cases: list[dict[str, Any]] = document["cases"] if isinstance(document, dict) else document
+    return cases
+
+
 def verify(path: Path) -> dict[str, Any]:
     """Replays every case of a file.
 
     Returns ``{"modes": {mode: {"passed", "total", "first_difference"}}}``.
 
     Raises:
-        SpecError: where the file is not a list of recorded cases.
+        SpecError: where the file holds no recorded cases.
     """
     try:
-        cases = json.loads(path.read_text())
+        cases = read_cases(path)
         modes: dict[str, dict[str, Any]] = {}
         for index, case in enumerate(cases):
             mode = modes.setdefault(case["mode"], {"passed": 0, "total": 0, "first_difference": None})
@@ -144,7 +158,7 @@ def verify(path: Path) -> dict[str, Any]:
             elif mode["first_difference"] is None:
                 mode["first_difference"] = f"case {index}: {difference}"
     except (ValueError, KeyError, TypeError) as error:
-        cure = "give a JSON list of recorded cases with the fields S, B, bs, blocks, cost, arrival, P, N, ..."
+        cure = "give a JSON list of recorded cases, or one under cases, with S, B, bs, blocks, cost, arrival, P, N, ..."
         detail = f"{path.name} is not a file of recorded scheduler cases: {type(error).__name__}: {error}"
         raise SpecError("verify.file", detail, [FieldError(detail, field="file", cure=cure)]) from error
     return {"modes": modes}

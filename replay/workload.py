@@ -13,6 +13,7 @@ from replay.traces.labels import NO_LABEL as NO_LABEL
 
 Int64Array = npt.NDArray[np.int64]
 
+STAYS = 2**63 - 1
 MAX_SPAN_S = 90 * 86_400
 """2^63 ps are 106.75 days; the rest is room to run past the last arrival."""
 
@@ -56,6 +57,22 @@ class Labels:
 
 
 @dataclass(frozen=True)
+class Leaves:
+    """When clients leave that do not stay to the end of their answers, shape (n,) each.
+
+    ``after_ps``: from sending; ``STAYS``: never. ``cancelled``: whether the trace says that this client did leave then
+    (its stream was aborted); else it would have, had the answer taken so long.
+    """
+
+    after_ps: Int64Array
+    cancelled: npt.NDArray[np.bool_]
+
+    def take(self, index: Int64Array) -> Leaves:
+        """The same for the requests ``index``, in that order."""
+        return Leaves(self.after_ps[index], self.cancelled[index])
+
+
+@dataclass(frozen=True)
 class Workload:
     """Requests in arrival order; ties keep trace order.
 
@@ -95,6 +112,8 @@ class Workload:
 
     closed_loop: ClosedLoop | None = None
     """Which requests start only when another has ended; ``None``: none. Their ``arrival_ps`` is then the earliest."""
+    leaves: Leaves | None = None
+    """``None``: no client leaves at a time of its own."""
 
     @property
     def n(self) -> int:

@@ -150,6 +150,8 @@ def twin_config(c: Config, cost: tuple[int, int, int, int, int]) -> TwinConfig:
         unchunked_looks_further=bool(c.unchunked_looks_further),
         max_model_len=c.max_model_len,
         frees_in_order=bool(c.frees_in_order),
+        victims_stay=bool(c.victims_stay),
+        runs_past_end=bool(c.runs_past_end),
         host_blocks=c.host_blocks,
         host_cost=(c.host_latency_ps, c.host_block_ps),
     )

@@ -236,6 +236,13 @@ def _common(name: str) -> dict[str, Any]:
     }
 
 
+def without_range(one: dict[str, Any]) -> dict[str, Any]:
+    """The same recommendation where nothing bounds how far its step times are off."""
+    why = "No range: a step may be off by 297 %, which bounds no count."
+    sure = one["certainty"] | {"fewest": None, "most": None, "step_time_error": 2.97, "sentence": why}
+    return one | {"certainty": sure, "may_be_cheapest": None, "measure_first": True}
+
+
 def plan_document(name: str = "chat, next year") -> dict[str, Any]:
     best = recommendation(1, "H100-SXM", 1, 4, 2.5)
     second = recommendation(2, "A100-SXM-80GB", 2, 5, 1.9)

@@ -25,7 +25,7 @@ from models.repositories import blobs as blob_rows
 from models.repositories import jobs as job_rows
 from models.repositories import traces as trace_rows
 from models.services import Services
-from models.tables import Job, Report
+from models.tables import Job, Report, ReportCalibration
 from models.use_cases import calibrations, traces
 from replay.calibration.request import MAX_BYTES, ResolvedCalibration
 from replay.errors import ReplayError
@@ -276,9 +276,10 @@ def _add_report(
         upload = writer.finish()
         blob_rows.note_blob(session, upload.sha256, upload.bytes, now)
         services.blobs.put_file(upload.path, upload.sha256)
+    report_id = new_id("rep")
     session.add(
         Report(
-            id=new_id("rep"),
+            id=report_id,
             tenant_id=job.tenant_id,
             job_id=job.id,
             kind=kind,
@@ -290,6 +291,9 @@ def _add_report(
             **requests,
         )
     )
+    session.flush()
+    used = {one["calibration_id"] for one in document["provenance"]["calibrations"] if one["provenance"] == "measured"}
+    session.add_all(ReportCalibration(report_id=report_id, calibration=one) for one in sorted(used))
     session.flush()
 
 

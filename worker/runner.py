@@ -116,13 +116,15 @@ def replay(
 ) -> tuple[dict[str, Any], ReplayResult]:
     """One deployment: the report document and the result behind it. Raises SpecError."""
     from replay.deployment import resolve_deployment
+    from replay.fields import fields_of_a_replay
     from replay.planning.report import build_replay_report
     from replay.simulate import simulate
 
-    deployment = resolve_deployment(resolved.spec.deployment, resolved.model, resolved.gpu, resolved.calibrations)
-    checkpoint(0.02)
     watched = _Watched(checkpoint, 0.02)
-    result = simulate(workload, deployment, threads=threads, checkpoint=watched.again)
+    with fields_of_a_replay():
+        deployment = resolve_deployment(resolved.spec.deployment, resolved.model, resolved.gpu, resolved.calibrations)
+        checkpoint(0.02)
+        result = simulate(workload, deployment, threads=threads, checkpoint=watched.again)
     document: dict[str, Any] = build_replay_report(
         resolved, deployment, result, workload, ingest=ingest_report, kernel_version=code_version()
     )
@@ -235,10 +237,12 @@ def run_replay_locally(
 ) -> tuple[dict[str, Any], ReplayResult]:
     """One replay in this process: its document and its result. Raises SpecError, TraceError, OSError."""
     from replay.deployment import resolve_deployment
+    from replay.fields import fields_of_a_replay
     from replay.planning.resolve import TraceRef, resolve_replay
 
     early = resolve_replay(spec, catalogue, trace=TraceRef(sha256="-", name=trace.name))
-    resolve_deployment(early.spec.deployment, early.model, early.gpu)  # refuses before a long file is read
+    with fields_of_a_replay():
+        resolve_deployment(early.spec.deployment, early.model, early.gpu)  # refuses before a long file is read
     read = _read_locally(trace, spec.transform, spec.seed, options, progress, id_key)
     spec = spec.model_copy(update={"transform": read.transform})
     resolved = resolve_replay(spec, catalogue, trace=read.trace, mixed=read.mixed, calibrations=calibrations)

@@ -188,7 +188,7 @@ format_options = options(
         "--keep-duplicates",
         is_flag=True,
         default=None,
-        help="Equal rows are different requests, though most have a twin.",
+        help="Rows that are equal, or share an id, are different requests.",
     ),
     click.option(
         "--ignore-status",
@@ -389,9 +389,11 @@ def _timed(value: str, option: str, names: tuple[str, ...], example: str) -> dic
 
 def id_key_of(options: IngestOptions) -> bytes | None:
     """The installation's key, where ids are to become labels. Raises SpecError for a damaged one."""
+    if options.ids != "hash":
+        return None
     from models.settings import load_settings
 
-    return load_settings().id_key() if options.ids == "hash" else None
+    return load_settings().id_key()
 
 
 def calibrations_of(paths: Sequence[Path]) -> tuple[UserCalibration, ...]:

@@ -26,9 +26,16 @@ _OPTION_OF_FIELD = {
     "busiest_window_s": "--busiest",
     "tenants": "--tenant",
     "without_tenants": "--without-tenant",
-    "tenant_growth": "--tenant-growth",
     "zero_output": "--zero-output",
+    "cancels": "--cancels",
     "spread": "--spread",
+    "warmup_s": "--warmup",
+    "cooldown_s": "--cooldown",
+    "max_excluded_share": "--max-excluded-share",
+    "timeline_bin_s": "--timeline-bin",
+    "name": "--name",
+    "calibration": "--calibration",
+    "gpu_memory_utilization": "--gpu-memory-utilization",
     "burstiness": "--burstiness",
     "prompt_scale": "--prompt-scale",
     "output_scale": "--output-scale",
@@ -36,8 +43,6 @@ _OPTION_OF_FIELD = {
     "window_end_s": "--window",
     "preset": "--engine",
     "engine": "--engine",
-    "overrides": "--set",
-    "usd_per_gpu_hour": "--price-usd-per-gpu-hour",
     "provider": "--price-provider",
     "region": "--price-region",
     "term": "--price-term",
@@ -55,8 +60,7 @@ _OPTION_OF_FIELD = {
     "kv_transfer_gb_per_s": "--kv-transfer-gb-per-s",
     "kv_transfer_latency_s": "--kv-transfer-latency-s",
     "decode_router": "--decode-router",
-    "prefill_overrides": "--prefill-set",
-    "decode_overrides": "--decode-set",
+    "first_token_from": "--first-token-from",
     "failures": "--failure",
     "cold_starts": "--cold-start",
     "endpoint": "--endpoint",
@@ -64,6 +68,16 @@ _OPTION_OF_FIELD = {
     "api_key": "--api-key",
     "max_tokens": "--max-tokens",
 }
+
+
+_OPTION_OF_KEY = {
+    "overrides": "--set",
+    "prefill_overrides": "--prefill-set",
+    "decode_overrides": "--decode-set",
+    "usd_per_gpu_hour": "--price-usd-per-gpu-hour",
+    "tenant_growth": "--tenant-growth",
+}
+"""Fields whose keys are the user's own names: a knob may be named as an option is."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +104,20 @@ class Refusal:
 
 
 def option_of(field_path: str) -> str:
-    """``transform.growth`` -> ``--growth``; an unknown path is shown as it is."""
-    for part in reversed(field_path.split(".")):
-        if part in _OPTION_OF_FIELD:
-            return _OPTION_OF_FIELD[part]
-    return field_path
+    """``transform.growth`` -> ``--growth``, ``engine.overrides.seed`` -> ``--set``; other fields of a transform are
+    given by ``--transform``, and an unknown path is shown as it is."""
+    parts = field_path.split(".")
+    keyed = next((_OPTION_OF_KEY[part] for part in parts if part in _OPTION_OF_KEY), None)
+    if keyed is not None:
+        return keyed
+    known = next((_OPTION_OF_FIELD[part] for part in reversed(parts) if part in _OPTION_OF_FIELD), None)
+    if known is not None:
+        return known
+
+    from replay.specs import Transform
+
+    path = parts[1:] if parts[0] == "transform" else parts
+    return f"--transform {path[0]}" if path and path[0] in Transform.model_fields else field_path
 
 
 def refusal_from(error: Exception) -> Refusal | None:

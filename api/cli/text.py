@@ -29,6 +29,7 @@ def plan_text(document: Document) -> str:
         parts += ["", f"Evidence for {where}: {best['evidence']['sentence']}"]
         if best.get("certainty") is not None:
             parts.append(f"How sure: {best['certainty']['how_sure']} {best['certainty']['sentence']}")
+        parts += _measure_first_lines(document["recommendations"])
         if best.get("pools") is not None:
             parts += ["", "First row:", *_pool_lines(best["pools"])]
         if best.get("goodput") is not None:
@@ -51,6 +52,7 @@ def replay_text(document: Document, kernel_s: float, wall_s: float) -> str:
         for key, stats in run["metrics"].items()
     ]
     rejected = ", ".join(f"{n:,} {reason}" for reason, n in run["rejected"].items()) or "none"
+    cancelled = f", {run['cancelled']:,} cancelled by their clients" if run.get("cancelled") else ""
     load = run["load_factor"]
     share = "No offered rate" if load is None else f"Load factor {load:.3g} (1 = capacity)"
     facts = (
@@ -59,7 +61,7 @@ def replay_text(document: Document, kernel_s: float, wall_s: float) -> str:
         f"busy {run['busy_fraction']:.0%}."
     )
     counts = (
-        f"{run['requests']:,} requests: {run['finished']:,} finished, rejected: {rejected}; "
+        f"{run['requests']:,} requests: {run['finished']:,} finished{cancelled}, rejected: {rejected}; "
         f"{run['preemptions']:,} preemptions; {run['steps']:,} engine steps ({run['loop']} loop)."
     )
     parts = [document["verdict"]["sentence"], "", _workload_line(document)]
@@ -196,22 +198,33 @@ def _recommendation_table(document: Document) -> str:
     paid = [one["price"] and one["price"]["paid_gpus"] for one in recommended]
     is_more_paid = any(n and n != one["gpus"] for n, one in zip(paid, recommended, strict=True))
     sure = [one.get("certainty") and Certainty.model_validate(one["certainty"]) for one in recommended]
-    has_range = any(found.fewest != found.most for found in sure if found)
+    unsure = [one.get("measure_first", False) for one in recommended]  # absent from reports of earlier versions
+    has_range = any(unsure) or any(found.fewest != found.most for found in sure if found)
     head += ["paid GPUs"] * is_more_paid + ["USD/hour"] + ["within the error"] * has_range
     head += ["USD/month", "USD/1M output"]
     head += [one["name"].replace("_", " ") for one in first["objectives"]] + ["load"]
     rows = []
-    for one, bought, found in zip(recommended, paid, sure, strict=True):
+    for one, bought, found, is_unsure in zip(recommended, paid, sure, unsure, strict=True):
         gpus = found.gpus_text(one["gpus"]) if found else str(one["gpus"])
         cells = [str(one["rank"]), one["gpu"], str(one["tp"]), _replicas(one), gpus]
         cells += [str(bought or "-")] * is_more_paid
-        cells += [usd(one["usd_per_hour"])] + [found.usd_text() if found else "-"] * has_range
+        within = found.usd_text() if found else "-"
+        cells += [usd(one["usd_per_hour"])] + ["measure first" if is_unsure else within] * has_range
         cells += [usd(one["usd_per_month"]), usd(one["usd_per_1m_output_tokens"])]
         cells += [seconds(outcome["value_s"]) for outcome in one["objectives"]] + [
             "-" if one["load_factor"] is None else f"{one['load_factor']:.0%}"
         ]
         rows.append(cells)
     return table(head, rows, left=(1,))
+
+
+def _measure_first_lines(recommended: list[Document]) -> list[str]:
+    """Why candidates below the first have no range."""
+    return [
+        f"Measure {one['gpu']} at TP {one['tp']} before buying it: {one['certainty']['sentence']}"
+        for one in recommended[1:]
+        if one.get("measure_first")
+    ]
 
 
 def _replicas(one: Document) -> str:

@@ -14,6 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 GROWTH_METHODS = ("superpose", "shift", "compress")
 SPREADS = ("keep", "even", "uniform")
 ZERO_OUTPUTS = ("count_out", "keep_as_one", "drop", "infer")
+CANCELS = ("as_logged", "at_their_time", "at_their_time_drawn")
 """Values of ``replay.specs_transform``, which is too slow to import for a help text; a test compares them."""
 
 _FIELDS = {
@@ -24,6 +25,7 @@ _FIELDS = {
     "prompt_scale": "prompt_scale",
     "output_scale": "output_scale",
     "zero_output": "zero_output",
+    "cancels": "cancels",
     "only_tenants": "tenants",
     "without_tenants": "without_tenants",
     "prefix_from_sessions": "prefix_from_sessions",
@@ -52,6 +54,11 @@ _OPTIONS: tuple[Callable[[F], F], ...] = (
         "--zero-output",
         type=click.Choice(ZERO_OUTPUTS),
         help="Requests whose output is 0 or unknown; default: left out and counted.",
+    ),
+    click.option(
+        "--cancels",
+        type=click.Choice(CANCELS),
+        help="Aborted requests: as long as their tokens (default), or until their clients left in the trace.",
     ),
     click.option(
         "--spread",

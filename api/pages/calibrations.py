@@ -19,8 +19,9 @@ from api.pages import calibration_view
 from api.pages.forms import Faults, Form, named_lines, named_values, number
 from api.pages.render import CheckedForm, PageRoute, check_token, page, see_other
 from models.errors import AppError
+from models.paging import PageRequest
 from models.principal import Principal
-from models.use_cases import calibrations, catalogue
+from models.use_cases import calibrations, catalogue, reports
 from models.use_cases.start_up_logs import read_log
 from replay.calibration.request import MAX_BYTES, MeasuredDeployment
 from replay.engines import PRESETS
@@ -31,6 +32,8 @@ router = APIRouter(route_class=PageRoute)
 
 CalibrationId = Annotated[str, Path(pattern=r"^cal_[0-9a-f]{32}$")]
 LABELS = {"gpu": "GPU type", "tp": "Tensor parallelism", "knobs": "Engine settings", "log": "Start-up log"}
+_SHOWN = PageRequest(limit=20)
+"""Reports on a calibration's page."""
 _DEFAULTS = (("engine", "vllm-0.33"), ("tp", "1"))
 _FIELDS = {
     "model": "model",
@@ -78,7 +81,16 @@ def show_calibration(
     """One calibration: what it stands on, how far it is off, and what uses it."""
     kept = calibrations.get_calibration(session, principal, calibration_id)
     title = f"{kept.calibration.deployment.model} on {kept.calibration.deployment.gpu}"
-    return page(request, "calibration.html", title=title, **calibration_view.context(kept))
+    resting = reports.list_reports(session, principal, _SHOWN, calibration_id=calibration_id)
+    return page(
+        request,
+        "calibration.html",
+        title=title,
+        resting=resting.items,
+        has_older=resting.next is not None,
+        asked=reports.jobs_of_reports(session, principal, resting.items),
+        **calibration_view.context(kept),
+    )
 
 
 @router.post("/calibrations/{calibration_id}/delete")

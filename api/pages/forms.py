@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,8 @@ from replay.faults import plain_faults
 
 MAX_FORM_BYTES = 512 * 1024
 MAX_FIELDS = 500
+_KEYED = frozenset(("overrides", "prefill_overrides", "decode_overrides", "usd_per_gpu_hour", "tenant_growth"))
+_NEXT_PAIR = re.compile(r",(?=[^,=]*=|\s*$)")
 
 
 class Form:
@@ -95,6 +98,9 @@ class Faults:
 
 
 def _form_field(path: list[str], fields: dict[str, str]) -> str:
+    """Of the last part that is known; what follows a field of knobs or prices is the user's own name, and no part."""
+    keyed = next((part for part in path if part in _KEYED), None)
+    path = path if keyed is None else path[: path.index(keyed) + 1]
     return next((fields[part] for part in reversed(path) if part in fields), "")
 
 
@@ -118,9 +124,10 @@ def number(form: Form, name: str, faults: Faults, *, whole: bool = False) -> flo
 
 
 def named_values(form: Form, name: str, faults: Faults) -> dict[str, Any]:
-    """``key=value`` lines or commas. Values stay text: the spec reads them."""
+    """``key=value`` by lines or commas; a comma with no ``=`` behind it belongs to its value, as that of
+    ``acceptance_rate=0.7,0.5``."""
     out: dict[str, Any] = {}
-    for part in form.text(name).replace(",", "\n").splitlines():
+    for part in (part for line in form.text(name).splitlines() for part in _NEXT_PAIR.split(line)):
         if not part.strip():
             continue
         key, equals, value = part.partition("=")

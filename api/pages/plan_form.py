@@ -51,6 +51,7 @@ FIELDS = {
     "max_usd_per_hour": "max_usd_per_hour",
     "client_timeout_s": "client_timeout_s",
     "survive_failures": "survive_failures",
+    "calibration": "calibration",
     "seed": "seed",
 }
 """Part of a spec's path -> field of the form."""
@@ -71,7 +72,7 @@ _NUMBERS = (
 def defaults() -> Form:
     """The form as it is first shown."""
     pairs = [("tp", "1"), ("tp", "2"), ("tp", "4"), ("tp", "8"), ("growth", "1"), ("engine", "vllm-0.33")]
-    pairs += [("term", "on_demand"), ("router", "round_robin"), ("seed", "0")]
+    pairs += [("term", "on_demand"), ("router", "round_robin"), ("calibration", "auto"), ("seed", "0")]
     for i, row in enumerate(_DEFAULT_ROWS):
         pairs += [
             (f"{name}_{i}", value) for name, value in zip(("metric", "statistic", "limit", "unit"), row, strict=True)
@@ -96,13 +97,12 @@ def from_spec(spec: PlanSpec) -> Form:
     pairs = [("name", spec.name), ("model", spec.model), ("engine", spec.engine.preset), ("router", spec.router)]
     pairs += [("gpus", gpu) for gpu in spec.gpus] + [("tp", str(tp)) for tp in spec.tp]
     for i, objective in enumerate(spec.objectives[: len(ROWS)]):
-        short = objective.threshold_s < 1
-        limit = objective.threshold_s * 1000 if short else objective.threshold_s
+        limit, unit = _limit(objective.threshold_s)
         pairs += [
             (f"metric_{i}", objective.metric),
             (f"statistic_{i}", objective.name.removeprefix(f"{objective.metric}_")),
         ]
-        pairs += [(f"limit_{i}", f"{limit:.12g}"), (f"unit_{i}", "ms" if short else "s")]
+        pairs += [(f"limit_{i}", limit), (f"unit_{i}", unit)]
     change = spec.transform
     numbers = (
         ("growth", change.growth),
@@ -118,7 +118,7 @@ def from_spec(spec: PlanSpec) -> Form:
         ("survive_failures", spec.survive_failures or None),
         ("seed", spec.seed),
     )
-    pairs += [(name, f"{value:.12g}") for name, value in numbers if value is not None]
+    pairs += [(name, _exact(value)) for name, value in numbers if value is not None]
     texts = (
         ("weight_dtype", spec.weight_dtype),
         ("kv_dtype", spec.kv_dtype),
@@ -126,13 +126,29 @@ def from_spec(spec: PlanSpec) -> Form:
         ("region", spec.price.region),
         ("term", spec.price.term),
         ("prefix_from_sessions", "true" if change.prefix_from_sessions else None),
+        ("calibration", spec.calibration),
     )
     pairs += [(name, value) for name, value in texts if value]
     pairs.append(("changes", _lines_text(change, _TRANSFORM_FIELDS)))
     pairs.append(("pools", "" if spec.disaggregation is None else _lines_text(spec.disaggregation)))
     pairs.append(("knobs", named_lines(spec.engine.overrides)))
-    pairs.append(("own_prices", "\n".join(f"{gpu}={usd:.12g}" for gpu, usd in spec.price.usd_per_gpu_hour.items())))
+    pairs.append(("own_prices", named_lines(spec.price.usd_per_gpu_hour)))
     return Form(pairs)
+
+
+def _exact(value: float) -> str:
+    """The number as a person writes it; reading it gives the same again."""
+    return repr(value).removesuffix(".0")
+
+
+def _limit(threshold_s: float) -> tuple[str, str]:
+    """The limit and its unit: milliseconds below a second, where they give the same number again."""
+    milliseconds = f"{threshold_s * 1000:.12g}"
+    return (
+        (milliseconds, "ms")
+        if threshold_s < 1 and float(milliseconds) / 1000 == threshold_s
+        else (_exact(threshold_s), "s")
+    )
 
 
 def to_spec(form: Form, faults: Faults) -> PlanSpec | None:
@@ -145,6 +161,7 @@ def to_spec(form: Form, faults: Faults) -> PlanSpec | None:
         "objectives": _objectives(form, faults),
         "engine": {"preset": form.text("engine") or "vllm-0.33", "overrides": named_values(form, "knobs", faults)},
         "router": form.text("router") or "round_robin",
+        "calibration": form.text("calibration") or "auto",
         "price": {
             "provider": form.optional("provider"),
             "region": form.optional("region"),
@@ -185,8 +202,8 @@ def _objectives(form: Form, faults: Faults) -> list[dict[str, Any]]:
         if limit is None:
             continue
         statistic = form.text(f"statistic_{i}", "p99")
-        scale = 0.001 if form.text(f"unit_{i}") == "ms" else 1.0
-        row: dict[str, Any] = {"metric": form.text(f"metric_{i}"), "threshold_s": limit * scale}
+        scale = 1000 if form.text(f"unit_{i}") == "ms" else 1
+        row: dict[str, Any] = {"metric": form.text(f"metric_{i}"), "threshold_s": limit / scale}
         if statistic.startswith("attain"):
             row |= {"percentile": None, "attainment": _share(statistic.removeprefix("attain"), f"limit_{i}", faults)}
         else:

@@ -16,7 +16,7 @@ from models.errors import AppError, InvalidError, NotFoundError
 from models.paging import PageRequest
 from models.principal import Principal
 from models.tables import Job
-from models.use_cases import catalogue, jobs, plans, traces
+from models.use_cases import calibrations, catalogue, jobs, plans, traces
 from replay.engines import PRESETS
 from replay.errors import ReplayError
 from replay.planning.resolve import ResolvedPlan
@@ -24,6 +24,7 @@ from replay.specs import Router
 
 router = APIRouter(route_class=PageRoute)
 
+_CALIBRATIONS_SHOWN = 100
 IdText = Annotated[str, Query(max_length=60, pattern=r"^[a-z0-9_]*$")]
 
 
@@ -88,12 +89,22 @@ def _page(
         providers=sorted({price.provider for price in known.prices}),
         terms=sorted({price.term for price in known.prices}),
         presets=PRESETS,
+        calibrations=_calibrations(session, principal),
         routers=get_args(Router),
         metrics=plan_form.METRICS,
         statistics=plan_form.STATISTICS,
         rows=plan_form.rows_shown(form),
         tps=plan_form.tps_shown(form),
     )
+
+
+def _calibrations(session: Session, principal: Principal) -> dict[str, str]:
+    """What a plan's step times may rest on, in words: the newest of the tenant's own first."""
+    words = {"auto": "My newest calibration of each deployment, else as shipped", "shipped": "As shipped"}
+    for row in calibrations.newest_calibrations(session, principal, _CALIBRATIONS_SHOWN):
+        own = row.document["deployment"]
+        words[row.id] = f"Only {own['model']} on {own['tp']} x {own['gpu']}, version {row.version}"
+    return words
 
 
 LABELS = {
@@ -104,6 +115,7 @@ LABELS = {
     "slo": "Objectives",
     "growth": "Growth",
     "knobs": "Engine knobs",
+    "calibration": "Step times",
     "own_prices": "Your own prices",
 }
 """Names of form fields in the list of faults; others are shown by their own name."""

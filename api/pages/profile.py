@@ -67,6 +67,7 @@ def cleaning_table(cleaning: CleaningReport) -> Table:
         ("rows that said 0 prompt tokens", cleaning.zero_prompt_tokens),
         ("rows that said 0 output tokens", cleaning.zero_output_tokens),
         ("requests that wait for another (closed loop)", cleaning.closed_loop_requests),
+        *((("requests whose client left at a known time", cleaning.cancel_times),) if cleaning.cancel_times else ()),
         *((f"status {status}", n) for status, n in cleaning.status_counts.items()),
     ]
     return Table("Cleaning report", _FIGURE, tuple(rows))

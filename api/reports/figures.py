@@ -16,6 +16,8 @@ from replay.planning.parts import CurvePoint, MemoryBreakdown, Metrics, Objectiv
 Figure = dict[str, Any]
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999", "#F0E442")
+_UNSURE = "#bcd3e3"
+"""Of what has no range; its label says so too."""
 _GRID = "#d9dee3"
 _PATTERN = {"fillmode": "overlay", "fgcolor": "#ffffff", "solidity": 0.15}
 _TIME_UNITS = ((2 * 86400.0, 86400.0, "days"), (2 * 3600.0, 3600.0, "hours"), (300.0, 60.0, "minutes"))
@@ -94,7 +96,7 @@ def over_time(timeline: Timeline, series: Sequence[tuple[str, Sequence[float | N
 
 
 def alternatives(recommendations: Sequence[Recommendation]) -> Figure | None:
-    """Cost of each feasible candidate, cheapest first; ``None`` where none has a price."""
+    """Cost of each feasible candidate as ranked; ``None`` where none has a price."""
     priced = [one for one in recommendations if one.usd_per_hour is not None]
     if not priced:
         return None
@@ -103,7 +105,7 @@ def alternatives(recommendations: Sequence[Recommendation]) -> Figure | None:
         "orientation": "h",
         "y": [f"{one.rank}. {one.replicas} x TP{one.tp} {one.gpu} " for one in priced],
         "x": [one.usd_per_hour for one in priced],
-        "text": [f"{one.gpus} GPU{'s' if one.gpus > 1 else ''}" for one in priced],
+        "text": [f"{one.gpus} GPU{'s' * (one.gpus > 1)}{', measure first' * one.measure_first}" for one in priced],
         "textposition": "auto",
         "error_x": {
             "type": "data",
@@ -112,7 +114,7 @@ def alternatives(recommendations: Sequence[Recommendation]) -> Figure | None:
             "arrayminus": [_beyond(one, one.ends[0]) for one in priced],
         },
         "cliponaxis": False,
-        "marker": {"color": COLOURS[0]},
+        "marker": {"color": [_UNSURE if one.measure_first else COLOURS[0] for one in priced]},
         "name": "USD per hour",
     }
     more = {"yaxis": {"type": "category", "autorange": "reversed", "rangemode": "normal"}, "margin": {"r": 80, "t": 10}}

@@ -64,6 +64,7 @@ def context(document: dict[str, Any]) -> dict[str, Any]:
         "candidates": _candidates(report),
         "best": report.recommendations[0] if isinstance(report, PlanReport) and report.recommendations else None,
         "alternatives": sections.alternatives(report) if isinstance(report, PlanReport) else None,
+        "measure_first": sections.measure_first(report) if isinstance(report, PlanReport) else [],
         "infeasible": sections.infeasible(report) if isinstance(report, PlanReport) else None,
         "facts": sections.facts(report.workload),
         "lengths": sections.lengths(report.workload),

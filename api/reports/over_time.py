@@ -87,6 +87,7 @@ def split_table(split: Split) -> Table:
         Column(split.by, split.by, "name"),
         Column("requests", "requests"),
         Column("finished", "finished"),
+        *((Column("cancelled", "cancelled"),) if any(one.cancelled for one in split.rows) else ()),
         Column("prompt tokens", "prompt_tokens"),
         Column("output tokens", "output_tokens"),
         Column("preemptions", "preemptions"),

@@ -55,7 +55,7 @@ def label_of(one: Recommendation | ReplayReport) -> str:
 
 
 def alternatives(report: PlanReport) -> Chart:
-    """All feasible candidates, cheapest first."""
+    """All feasible candidates, cheapest first; those without a range come last."""
     names = [outcome.name for outcome in report.recommendations[0].objectives] if report.recommendations else []
     apart = any(one.pools is not None for one in report.recommendations)
     columns = (
@@ -79,9 +79,12 @@ def alternatives(report: PlanReport) -> Chart:
         Column("step times", "provenance", "text"),
     )
     rows = tuple(_alternative(one) for one in report.recommendations)
-    table = Table("Candidates that meet every objective, cheapest first", columns, rows)
+    order = "cheapest first"
+    if any(one.measure_first for one in report.recommendations):
+        order += ", those whose step times must be measured first after all others"
+    table = Table(f"Candidates that meet every objective, {order}", columns, rows)
     text = (
-        "Cost per hour of each candidate that meets every objective, cheapest first; the label is its number of GPUs. "
+        f"Cost per hour of each candidate that meets every objective, {order}; the label is its number of GPUs. "
         "The whiskers span what the error of step times and KV cache leaves open."
     )
     return Chart("alternatives", "Cost of the alternatives", text, figures.alternatives(report.recommendations), table)
@@ -103,8 +106,14 @@ def _alternative(one: Recommendation) -> tuple[Cell, ...]:
         *costs,
         *values,
         one.load_factor,
-        one.step_time.provenance,
+        f"{one.step_time.provenance}{', measure first' * one.measure_first}",
     )
+
+
+def measure_first(report: PlanReport) -> list[str]:
+    """Why candidates have no range, one sentence each."""
+    unsure = [one for one in report.recommendations if one.measure_first]
+    return [f"{label_of(one)}: {one.certainty.sentence}" for one in unsure if one.certainty is not None]
 
 
 def infeasible(report: PlanReport) -> Table:
@@ -154,6 +163,7 @@ def operating(run: Operating) -> Table:
     rows: list[tuple[Cell, Cell]] = [
         ("requests offered", run.requests),
         ("requests finished", run.finished),
+        *((("requests cancelled by their clients", run.cancelled),) if run.cancelled else ()),
         *((f"requests rejected: {reason.replace('_', ' ')}", n) for reason, n in run.rejected.items()),
         ("offered load, requests/s", run.offered_rps),
         *_scored(run),

@@ -26,6 +26,7 @@ _RUN = (
     "saturated",
     "requests",
     "finished",
+    "cancelled",
     "preemptions",
     "kv_usage_mean",
     "kv_usage_max",
@@ -77,7 +78,7 @@ def _certainty(one: Recommendation) -> Row:
     row: Row = {}
     for name, end in zip(("fewest", "most"), one.ends, strict=True):
         row |= {f"{name}_{key}": getattr(end, key, None) for key in ("replicas", "gpus", "usd_per_hour")}
-    row["may_be_cheapest"] = one.may_be_cheapest
+    row |= {"may_be_cheapest": one.may_be_cheapest, "measure_first": one.measure_first}
     errors = ("step_time_error", "prefill_error", "decode_error", "kv_error")
     names = {name: name for name in (*errors, "how_sure")} | {"why": "sentence"}
     return row | {f"certainty_{name}": getattr(one.certainty, key, None) for name, key in names.items()}

@@ -22,16 +22,19 @@ router = APIRouter(prefix="/v1", tags=["reports"], route_class=StrictRoute)
 _FILE = {form.media_type: {"schema": {"type": "string"}} for form in FORMS.values() if form.name != "json"}
 
 
-@router.get("/reports", operation_id="list_reports", responses=problems(), summary="Reports, newest first")
+@router.get("/reports", operation_id="list_reports", responses=problems(404), summary="Reports, newest first")
 def list_reports(
     principal: Reader,
     session: ReadSession,
     paging: Paging,
     kind: Annotated[str | None, Query(pattern=r"^(plan|replay)$")] = None,
     trace_id: Annotated[str | None, Query(pattern=r"^trc_[0-9a-f]{32}$")] = None,
+    calibration_id: Annotated[str | None, Query(pattern=r"^cal_[0-9a-f]{32}$")] = None,
 ) -> ListPage[ReportSummary]:
-    """Rows; a document is at ``/v1/reports/{report_id}``."""
-    page = use_cases.list_reports(session, principal, paging.request(), kind=kind, trace_id=trace_id)
+    """Rows; a document is at ``/v1/reports/{report_id}``. ``calibration_id``: of your own, those that rest on it."""
+    page = use_cases.list_reports(
+        session, principal, paging.request(), kind=kind, trace_id=trace_id, calibration_id=calibration_id
+    )
     return paging.page(page, ReportSummary.of)
 
 

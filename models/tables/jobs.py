@@ -126,6 +126,18 @@ class Report(Base):
     )
 
 
+class ReportCalibration(Base):
+    """A user's calibration that a report rests on."""
+
+    __tablename__ = "report_calibrations"
+
+    report_id: Mapped[str] = mapped_column(
+        String(ID_LENGTH), ForeignKey("reports.id", ondelete="CASCADE"), primary_key=True
+    )
+    calibration: Mapped[str] = mapped_column(String(60), primary_key=True, index=True)
+    """Its id in reports, which is of its content: the row of the calibration may be deleted."""
+
+
 class Worker(Base):
     """A worker process group; its health check compares ``heartbeat_at`` with the clock."""
 

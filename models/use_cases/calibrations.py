@@ -166,6 +166,12 @@ def list_calibrations(session: Session, principal: Principal) -> list[KeptCalibr
     return [_kept(row, kept) for row in kept]
 
 
+def newest_calibrations(session: Session, principal: Principal, limit: int) -> list[CalibrationRow]:
+    """So many of the tenant's, newest first, to choose from; their documents are not parsed."""
+    principal.require("reports:read")
+    return rows.list_calibrations(session, principal.tenant_id)[: -limit - 1 : -1]
+
+
 def get_calibration(session: Session, principal: Principal, calibration_id: str) -> KeptCalibration:
     """One of the tenant's. Raises NotFoundError."""
     principal.require("reports:read")

@@ -16,14 +16,25 @@ from models.repositories import jobs as job_rows
 from models.repositories import reports as report_rows
 from models.services import Services
 from models.tables import Job, Report
+from models.use_cases import calibrations
 
 
 def list_reports(
-    session: Session, principal: Principal, page: PageRequest, *, kind: str | None = None, trace_id: str | None = None
+    session: Session,
+    principal: Principal,
+    page: PageRequest,
+    *,
+    kind: str | None = None,
+    trace_id: str | None = None,
+    calibration_id: str | None = None,
 ) -> Page[Report]:
-    """The tenant's reports, newest first."""
+    """The tenant's reports, newest first; of a trace, or resting on a calibration. Raises NotFoundError for a
+    calibration that is not kept."""
     principal.require("reports:read")
-    return report_rows.list_reports(session, principal.tenant_id, page, kind, trace_id)
+    used = None
+    if calibration_id is not None:
+        used = calibrations.get_calibration(session, principal, calibration_id).calibration.id
+    return report_rows.list_reports(session, principal.tenant_id, page, kind=kind, trace_id=trace_id, calibration=used)
 
 
 def jobs_of_reports(session: Session, principal: Principal, reports: Sequence[Report]) -> dict[str, Job]:

@@ -21,7 +21,7 @@ from replay.errors import SpecError
 from replay.hardware.catalogue import Catalogue
 from replay.simulate import simulate
 from replay.specs import DeploymentSpec
-from replay.steptime.accuracy import FEWEST_ROWS, benchmark_subject, error_sentence, quoted_error
+from replay.steptime.accuracy import FEWEST_ROWS, benchmark_subjects, error_sentence, model_kinds, quoted_error
 from replay.steptime.choose import FAMILIES
 from replay.steptime.overheads import sampling_row_s
 
@@ -35,14 +35,15 @@ class ScoredRow:
     model: str
     engine: str
     load_kind: str
-    has_experts: bool
+    kind: str
+    """The narrowest of ``model_kinds``."""
     provenance: str
     errors: dict[str, float]
     """By figure: ``throughput``, and those of ``LATENCIES`` that the row has."""
     figures: dict[str, tuple[float, float]]
     """Measured and simulated: output tokens a second, seconds, seconds."""
-    subject: str
-    """``benchmark_subject``: what its error is an error of."""
+    subjects: tuple[str, ...]
+    """``benchmark_subjects``: what its error is an error of."""
     stated: float | None
     """The error of its step times that a plan would quote, as a share; ``None``: none is known."""
 
@@ -72,19 +73,19 @@ def score_row(row: BenchmarkRow, deployment: Deployment, engine: str) -> ScoredR
         name: (value, float(simulated[name]) / 1e12) for name, value in row.latencies_s.items() if name in simulated
     }
     gpu, record = deployment.gpu, deployment.step_time
-    sentence = error_sentence(record, deployment.model, gpu, deployment.memory.weight_dtype)
     family = FAMILIES.get(deployment.engine.scheduler, "vllm")
+    sentence = error_sentence(record, deployment.model, gpu, deployment.memory.weight_dtype, family)
     return ScoredRow(
         row_id=row.row_id,
         gpu=gpu.key,
         model=deployment.model.key,
         engine=engine,
         load_kind=row.load_kind,
-        has_experts=deployment.model.num_moe_layers > 0,
+        kind=model_kinds(deployment.model)[0],
         provenance=record.provenance,
         errors={name: simulated / measured - 1.0 for name, (measured, simulated) in figures.items()},
         figures=figures,
-        subject=benchmark_subject(gpu, family, record.provenance),
+        subjects=benchmark_subjects(gpu, family, record.provenance),
         stated=None if (quoted := quoted_error(sentence)) is None else quoted.largest,
     )
 
@@ -147,8 +148,7 @@ def benchmarks_document(scored: list[ScoredRow], left_out: dict[str, list[str]])
         groups[row.gpu, row.model, row.engine, row.load_kind].append(row)
     by_gpu: dict[tuple[str, str, str, str], list[ScoredRow]] = defaultdict(list)
     for row in scored:
-        kind = "experts" if row.has_experts else "dense"
-        by_gpu[row.gpu, row.engine.lower(), kind, row.provenance].append(row)
+        by_gpu[row.gpu, row.engine.lower(), row.kind, row.provenance].append(row)
     return {
         "overall": _summed(scored),
         "by": [
@@ -188,7 +188,8 @@ def _bands(scored: list[ScoredRow]) -> list[dict[str, Any]]:
     """What plans quote of these errors: by subject and kind of model, where there are rows enough."""
     groups: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row in scored:
-        groups[row.subject, "experts" if row.has_experts else "dense"].append(abs(row.errors["throughput"]))
+        for subject in row.subjects:
+            groups[subject, row.kind].append(abs(row.errors["throughput"]))
     return [
         {
             "subject": subject,
@@ -198,7 +199,7 @@ def _bands(scored: list[ScoredRow]) -> list[dict[str, Any]]:
             "p90": float(np.percentile(errors, 90)),
         }
         for (subject, kind), errors in sorted(groups.items())
-        if len(errors) >= FEWEST_ROWS and not subject.endswith("/vllm")
+        if len(errors) >= FEWEST_ROWS
     ]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from replay.kernels.heap import pop, push
 from replay.kernels.jit import inlined, inner
 from replay.kernels.routers import first_up, route
 from replay.kernels.state import (
@@ -18,6 +19,7 @@ from replay.kernels.state import (
     HELD,
     HELD_HEAD,
     HELD_TAIL,
+    LEAVING,
     NEVER,
     NEXT_ARRIVAL,
     NEXT_EVENT,
@@ -27,7 +29,6 @@ from replay.kernels.state import (
     READY,
     REFUSED,
     REFUSED_TOKENS,
-    TAKEN,
     Arrivals,
     Config,
     Int64,
@@ -46,10 +47,10 @@ def prepare_arrivals(config: Config, requests: Requests) -> Arrivals:
     """
     n = len(requests.arrival_ps)
     nothing = np.zeros(0, np.int64)
-    taken = np.zeros(n, np.int64) if config.client_timeout_ps > 0 else nothing
+    leave_ps, leaving = (np.zeros(n, np.int64) if config.clients_leave else nothing for _ in range(2))
     after = requests.after
     if len(after) == 0:
-        return Arrivals(nothing, nothing, nothing, nothing, taken)
+        return Arrivals(nothing, nothing, nothing, nothing, leave_ps, leaving)
     if (after >= np.arange(n)).any():
         raise ValueError("a request must come after the one that it follows")
     first, following = np.full(n, NEVER, np.int64), np.full(n, NEVER, np.int64)
@@ -57,7 +58,7 @@ def prepare_arrivals(config: Config, requests: Requests) -> Arrivals:
         if after[r] >= 0:
             following[r] = first[after[r]]
             first[after[r]] = r
-    return Arrivals(np.full(n, NEVER, np.int64), np.zeros(n, np.int64), first, following, taken)
+    return Arrivals(np.full(n, NEVER, np.int64), np.zeros(n, np.int64), first, following, leave_ps, leaving)
 
 
 @inlined
@@ -66,46 +67,36 @@ def arrival_of(requests: Requests, arrivals: Arrivals, r: int) -> int:
     return arrivals.sent_ps[r] if len(requests.after) > 0 else requests.arrival_ps[r]
 
 
-@inlined
-def comes_before(sent_ps: Int64, a: int, b: int) -> bool:
-    """Whether follower ``a`` is taken before ``b``."""
-    return sent_ps[a] < sent_ps[b] or (sent_ps[a] == sent_ps[b] and a < b)
-
-
 @inner
 def push_ready(arrivals: Arrivals, cluster: Int64, r: int) -> None:
     """Adds a follower whose time is known."""
-    heap, sent_ps = arrivals.heap, arrivals.sent_ps
-    at = cluster[READY]
+    push(arrivals.heap, cluster[READY], arrivals.sent_ps, r)
     cluster[READY] += 1
-    while at > 0:
-        parent = (at - 1) // 2
-        if not comes_before(sent_ps, r, heap[parent]):
-            break
-        heap[at] = heap[parent]
-        at = parent
-    heap[at] = r
 
 
 @inner
 def pop_ready(arrivals: Arrivals, cluster: Int64) -> int:
     """Takes the follower that comes next."""
-    heap, sent_ps = arrivals.heap, arrivals.sent_ps
-    top = heap[0]
+    top = pop(arrivals.heap, cluster[READY], arrivals.sent_ps)
     cluster[READY] -= 1
-    size = cluster[READY]
-    last = heap[size]
-    at = 0
-    while 2 * at + 1 < size:
-        child = 2 * at + 1
-        if child + 1 < size and comes_before(sent_ps, heap[child + 1], heap[child]):
-            child += 1
-        if not comes_before(sent_ps, heap[child], last):
-            break
-        heap[at] = heap[child]
-        at = child
-    heap[at] = last
     return top
+
+
+@inner
+def push_leaving(requests: Requests, arrivals: Arrivals, cluster: Int64, r: int) -> None:
+    """Notes when the client of request ``r``, which arrives now, will leave; nothing where it stays."""
+    patience_ps = requests.patience_ps[r]
+    if patience_ps != FAR:
+        arrivals.leave_ps[r] = arrival_of(requests, arrivals, r) + patience_ps
+        push(arrivals.leaving, cluster[LEAVING], arrivals.leave_ps, r)
+        cluster[LEAVING] += 1
+
+
+@inner
+def pop_leaving(arrivals: Arrivals, cluster: Int64) -> None:
+    """Forgets the client that would leave first."""
+    pop(arrivals.leaving, cluster[LEAVING], arrivals.leave_ps)
+    cluster[LEAVING] -= 1
 
 
 @inner
@@ -164,9 +155,8 @@ def next_taken(config: Config, requests: Requests, state: State, now: int) -> in
             while following < n and requests.after[following] != NEVER:
                 following += 1
         cluster[NEXT_ARRIVAL] = following
-    if config.client_timeout_ps > 0:
-        arrivals.taken[cluster[TAKEN]] = taken
-        cluster[TAKEN] += 1
+    if config.clients_leave:
+        push_leaving(requests, arrivals, cluster, taken)
     return taken
 
 

@@ -1,6 +1,6 @@
 """The instants at which something happens, for every loop but the fast ones.
 
-At one instant, in this order: batches end; replicas are lost or come back; clients give up; requests arrive; the next
+At one instant, in this order: batches end; replicas are lost or come back; clients leave; requests arrive; the next
 batches are scheduled.
 """
 
@@ -21,7 +21,7 @@ def next_instant(config: Config, requests: Requests, state: State) -> int:
     now = next_arrival(requests, state)
     for replica in range(config.replicas):
         now = min(now, regs[replica, NEXT_EVENT])
-    if config.client_timeout_ps > 0:
+    if config.clients_leave:
         now = min(now, next_deadline(config, requests, state))
     if config.replicas_may_be_down and cluster[NEXT_CHANGE] < len(state.changes.time_ps):
         now = min(now, state.changes.time_ps[cluster[NEXT_CHANGE]])
@@ -33,7 +33,7 @@ def pass_instant(config: Config, requests: Requests, state: State, now: int) -> 
     """What happens between the ends of batches and the starts of the next ones."""
     if config.replicas_may_be_down:
         change_replicas(config, requests, state, now)
-    if config.client_timeout_ps > 0:
+    if config.clients_leave:
         give_up_overdue(config, requests, state, now)
     keep_snapshot(config, state.meters.regs, state.meters.cluster, state.routing, now)
     take_arrived(config, requests, state, now)

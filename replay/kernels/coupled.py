@@ -7,7 +7,7 @@ order of replicas matters. It must give the general loop's integers, bit for bit
 
 from __future__ import annotations
 
-from replay.kernels.fast import IN_FLIGHT, NOW, Fast, enqueue, finish_oldest, of_replica, schedule_fast
+from replay.kernels.fast import IN_FLIGHT, NOW, Fast, enqueue, finish_oldest, of_replica, run_steady, schedule_fast
 from replay.kernels.jit import inlined, kernel
 from replay.kernels.routers import route, take_snapshot
 from replay.kernels.state import (
@@ -54,6 +54,7 @@ def run_until(
         while reg[NEXT_EVENT] <= until:
             if reg[FLIGHT] == EXECUTES:
                 finish_oldest(config, requests, fast, reg)
+                max_steps -= run_steady(config, times, meters, fast, reg, replica, until, max_steps)
                 reg[FLIGHT] = SCHEDULES
                 reg[NEXT_EVENT] = reg[NOW] + 1
             elif reg[RUNNING] == 0 and reg[HEAD] == NEVER:

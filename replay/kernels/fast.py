@@ -36,7 +36,9 @@ from replay.kernels.state import (
     FAR,
     FINISHED,
     FREE_BLOCKS,
+    GAP_MAX_PS,
     HEAD,
+    MAX_USED_BLOCKS,
     NEVER,
     NEXT_ARRIVAL,
     NEXT_EVENT,
@@ -46,7 +48,9 @@ from replay.kernels.state import (
     PREVIOUS_END,
     REGS,
     RUNNING,
+    SCHEDULED_TOKENS,
     SCORED_END,
+    STEPS,
     TAIL,
     Config,
     Int32,
@@ -56,6 +60,7 @@ from replay.kernels.state import (
     Requests,
     StepTimes,
 )
+from replay.kernels.steady import steady_run
 from replay.kernels.steptime import attention_of_chunk, step_ps
 
 # Registers beyond those of the general loop (columns of the same row).
@@ -471,6 +476,56 @@ def finish_oldest(config: Config, requests: Requests, fast: Fast, reg: Int64) ->
     pop_batch(fast, reg)
 
 
+@inlined
+def run_steady(
+    config: Config, times: StepTimes, meters: Meters, fast: Fast, reg: Int64, replica: int, until: int, most: int
+) -> int:
+    """Schedules and processes batches, ``most`` at most, for as long as each holds all decodes and nothing else and is
+    scheduled before ``until``; returns how many. Nobody waits, and the batch in flight finishes no request."""
+    counter, last_day = reg[COUNTER], len(fast.days) - 1
+    if reg[DECODES] == 0 or reg[HEAD] != NEVER or reg[PARTIAL] != NEVER or reg[GHOSTS] > 0:
+        return 0
+    if reg[IN_FLIGHT] + 1 != config.batches_in_flight or fast.days[counter & last_day] != NEVER:
+        return 0
+    asynchronous = reg[IN_FLIGHT]
+    if asynchronous and (fast.flight_counter[0] == NEVER or fast.days[fast.flight_counter[0] & last_day] != NEVER):
+        return 0
+    batches, free, now, end, longest_gap_ps = steady_run(
+        times.rest_ps,
+        times.decode_table_ps,
+        times.law,
+        fast.need,
+        fast.days,
+        meters.gaps,
+        meters.meters[replica],
+        asynchronous,
+        config.num_blocks,
+        until,
+        most,
+        counter,
+        reg[DECODES],
+        reg[SCORED_DECODES],
+        reg[RUNNING],
+        reg[BASE_SUM] + reg[DECODES] * (counter + 1),
+        reg[FREE_BLOCKS],
+        reg[NOW],
+        reg[PREVIOUS_END],
+    )
+    if batches == 0:
+        return 0
+    reg[COUNTER] = counter + batches
+    reg[STEPS] += batches
+    reg[SCHEDULED_TOKENS] += batches * reg[DECODES]
+    reg[FREE_BLOCKS] = free
+    reg[MAX_USED_BLOCKS] = max(reg[MAX_USED_BLOCKS], config.num_blocks - free)
+    reg[NOW], reg[PREVIOUS_END] = now, end
+    if reg[SCORED_DECODES] > 0:
+        meters.cluster[GAP_MAX_PS] = max(meters.cluster[GAP_MAX_PS], longest_gap_ps)
+    if asynchronous:
+        fast.flight_counter[0], fast.flight_end_ps[0] = counter + batches - 1, end
+    return batches
+
+
 @kernel
 def advance_fast(
     config: Config,
@@ -487,12 +542,13 @@ def advance_fast(
     fast = of_replica(arrays, 0)
     cluster = meters.cluster
     n = len(requests.arrival_ps)
-    for _ in range(max_steps):
+    while max_steps > 0:
         arrived = cluster[NEXT_ARRIVAL]
         while arrived < n and requests.arrival_ps[arrived] <= reg[NOW]:
             enqueue(requests, outcome, reg, arrived)
             arrived += 1
         cluster[NEXT_ARRIVAL] = arrived
+        max_steps -= 1
         if reg[RUNNING] == 0 and reg[HEAD] == NEVER:
             reg[IN_FLIGHT] = 0
             if arrived == n:
@@ -500,4 +556,6 @@ def advance_fast(
             reg[NOW] = requests.arrival_ps[arrived]
         elif schedule_fast(config, requests, times, outcome, meters, fast, reg, 0):
             finish_oldest(config, requests, fast, reg)
+            until = requests.arrival_ps[arrived] if arrived < n else FAR
+            max_steps -= run_steady(config, times, meters, fast, reg, 0, until, max_steps)
     return True

@@ -1,13 +1,13 @@
-"""Clients that give up: a request not finished ``client_timeout_ps`` after its arrival is taken out.
+"""Clients that leave: a request not finished ``patience_ps`` after its arrival is taken out.
 
-All clients wait equally long, so deadlines come in the order of arrival. At the deadline the request leaves the queue;
-where it runs, no further token of it is delivered, and it leaves, with its blocks, at the replica's next batch
-boundary. A request that finishes at its deadline has finished.
+Each client has a patience of its own, so deadlines wait in a heap. At the deadline the request leaves the queue; where
+it runs, no further token of it is delivered, and it leaves, with its blocks, at the replica's next batch boundary. A
+request that finishes at its deadline has finished.
 """
 
 from __future__ import annotations
 
-from replay.kernels.arrivals import arrival_of, ended, unhold
+from replay.kernels.arrivals import ended, pop_leaving, unhold
 from replay.kernels.groups import release
 from replay.kernels.jit import inlined, inner
 from replay.kernels.schedule import save_progress
@@ -20,8 +20,8 @@ from replay.kernels.state import (
     GAVE_UP,
     GONE,
     HELD,
+    LEAVING,
     NEVER,
-    NEXT_DEADLINE,
     NEXT_EVENT,
     OUTSTANDING,
     OUTSTANDING_TOKENS,
@@ -29,7 +29,6 @@ from replay.kernels.state import (
     REFUSED,
     REFUSED_TOKENS,
     RUNNING,
-    TAKEN,
     WAITING,
     Config,
     Int64,
@@ -51,13 +50,13 @@ def is_over(config: Config, requests: Requests, outcome: Outcome, r: int) -> boo
 
 @inner
 def next_deadline(config: Config, requests: Requests, state: State) -> int:
-    """When the next client gives up unless its request ends before; FAR where none waits."""
-    cluster, taken = state.meters.cluster, state.arrivals.taken
-    while cluster[NEXT_DEADLINE] < cluster[TAKEN]:
-        r = taken[cluster[NEXT_DEADLINE]]
+    """When the next client leaves unless its request ends before; FAR where none will."""
+    cluster, arrivals = state.meters.cluster, state.arrivals
+    while cluster[LEAVING] > 0:
+        r = arrivals.leaving[0]
         if not is_over(config, requests, state.outcome, r):
-            return arrival_of(requests, state.arrivals, r) + config.client_timeout_ps
-        cluster[NEXT_DEADLINE] += 1
+            return arrivals.leave_ps[r]
+        pop_leaving(arrivals, cluster)
     return FAR
 
 
@@ -157,7 +156,7 @@ def clear_gone(config: Config, requests: Requests, state: State, reg: Int64, rep
 def give_up_overdue(config: Config, requests: Requests, state: State, now: int) -> None:
     """Takes out every request whose deadline is ``now``, after the batches that end then."""
     while next_deadline(config, requests, state) <= now:
-        give_up(config, requests, state, state.arrivals.taken[state.meters.cluster[NEXT_DEADLINE]], now)
+        give_up(config, requests, state, state.arrivals.leaving[0], now)
     for replica in range(config.replicas):
         reg = state.meters.regs[replica]
         if reg[GONE] > 0 and reg[NEXT_EVENT] == now:

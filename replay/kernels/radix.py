@@ -19,7 +19,6 @@ import numpy as np
 from replay.kernels.by_reference import by_reference
 from replay.kernels.hashing import close_bucket, find_bucket, mask_of
 from replay.kernels.jit import inner
-from replay.kernels.pipeline import hold
 from replay.kernels.state import (
     FREE_BLOCKS,
     LOOKUPS,
@@ -34,7 +33,7 @@ from replay.kernels.state import (
 )
 from replay.kernels.texts import name_of
 
-EVICTABLE, TAKEN, NODES, FREE_NODES, TREE_REGS = range(5)
+EVICTABLE, NODES, FREE_NODES, TREE_REGS = range(4)
 
 
 @by_reference
@@ -42,9 +41,7 @@ class Radix(NamedTuple):
     """Nodes of all replicas, ``num_blocks + 1`` each: every one holds a page at least. The first is the root, and the
     sentinel of the list. All shape (0,) where the cache is off."""
 
-    reg: (
-        Int64  # shape (replicas, TREE_REGS): pages evictable, and taken by the batch being built; nodes made, free ones
-    )
+    reg: Int64  # shape (replicas, TREE_REGS): pages evictable; nodes made, free ones
     text: Int32  # a request whose text the run is part of
     first: Int64  # token at which the run starts
     end: Int64
@@ -273,22 +270,9 @@ def evict(config: Config, requests: Requests, radix: Radix, replica: int, pages:
 
 
 @inner
-def hold_pages(
-    config: Config, radix: Radix, slots: Slots, reg: Int64, replica: int, slot: int, tokens: int, is_on: int
-) -> None:
-    """Gives a slot the pages for ``tokens`` tokens; the caller has seen that they can be had."""
-    free = reg[FREE_BLOCKS]
-    hold(config, slots, reg, slot, tokens)
-    if is_on:
-        radix.reg[replica, TAKEN] += free - reg[FREE_BLOCKS]
-
-
-@inner
-def make_room(config: Config, requests: Requests, radix: Radix, reg: Int64, replica: int) -> None:
-    """The batch is built: evicts as many pages as it took where so many were not available."""
-    if reg[FREE_BLOCKS] < radix.reg[replica, EVICTABLE]:
-        evict(config, requests, radix, replica, radix.reg[replica, TAKEN])
-    radix.reg[replica, TAKEN] = 0
+def make_room(config: Config, requests: Requests, radix: Radix, reg: Int64, replica: int, pages: int) -> None:
+    """Evicts what is missing of ``pages`` pages that are to be free beside the tree."""
+    evict(config, requests, radix, replica, pages - (reg[FREE_BLOCKS] - radix.reg[replica, EVICTABLE]))
 
 
 @inner

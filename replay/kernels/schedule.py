@@ -40,6 +40,7 @@ from replay.kernels.state import (
     Float64,
     Int64,
     Requests,
+    Slots,
     State,
     StepTimes,
     UInt32,
@@ -117,6 +118,8 @@ def add_to_batch(
     else:
         sums[CHUNKS_PS] += attention_of_chunk(times, tokens, computed)
     slots.computed[slot] = computed + tokens
+    if config.runs_past_end and slots.unscheduled[slot] == 0:
+        return  # its last token is in flight, and what it computes now is dropped
     if tokens - drafts == slots.todo[slot]:
         state.flight.slot[start + sums[EMITTING]] = slot
         sums[EMITTING] += 1
@@ -201,6 +204,12 @@ def add_decodes(config: Config, state: State, reg: Int64, sums: Int64, first: in
 
 
 @inlined
+def runs_past_end(config: Config, slots: Slots, slot: int) -> bool:
+    """Whether a request whose last token is in flight is scheduled again: 0.11 knows of no end but the context's."""
+    return bool(config.runs_past_end) and slots.computed[slot] < config.max_model_len - 1
+
+
+@inlined
 def schedule_running(
     config: Config,
     requests: Requests,
@@ -226,7 +235,7 @@ def schedule_running(
         if i >= reg[RUNNING] or sums[TOKENS] >= config.max_num_batched_tokens:
             break
         slot = slots.order[first + i]
-        if slots.unscheduled[slot] == 0:
+        if slots.unscheduled[slot] == 0 and not runs_past_end(config, slots, slot):
             slots.chunk[slot] = 0
             i += 1  # the tokens in flight already complete it
             continue
@@ -249,12 +258,19 @@ def schedule_running(
                 break
             position = victim_position(config, requests, state, reg, first)
             victim = slots.order[first + position]
-            if position < i:
+            if config.victims_stay:
+                if position < i:
+                    state.outcome.stale[slots.request[victim]] = slots.chunk[victim]
+            elif position < i:
                 if slots.chunk[victim] > 0:
                     take_from_batch(times, state, sums, start, victim)
                 i -= 1
             preempt(config, requests, state, reg, replica, first, position)
             preempted = True
+            if config.victims_stay and i < reg[RUNNING]:
+                slots.chunk[slots.order[first + i]] = (
+                    0  # the list has moved up under the scheduler, which passes it over
+                )
             if victim == slot:
                 granted = False
                 break
@@ -263,7 +279,7 @@ def schedule_running(
                 slots.chunk[slot] = tokens
             add_to_batch(config, times, state, sums, start, slot, tokens)
             i += 1
-        elif not by_priority:
+        elif not by_priority or config.victims_stay:
             break
     return preempted
 
@@ -319,10 +335,14 @@ def schedule_waiting(
         budget = config.max_num_batched_tokens - sums[TOKENS]
         total = requests.prompt_tokens[r] + outcome.generated[r]
         hits, free_hits, first_live, on_host = 0, 0, 0, 0
-        exceeds = keeps_absent(config) and surely_exceeds(
-            config, requests, state.blocks, outcome, reg, replica, r, total, threshold, budget, mask
+        stale = outcome.stale[r] if config.victims_stay else 0
+        seeks = config.prefix_caching and stale == 0
+        exceeds = (
+            seeks
+            and keeps_absent(config)
+            and surely_exceeds(config, requests, state.blocks, outcome, reg, replica, r, total, threshold, budget, mask)
         )
-        if config.prefix_caching and not exceeds:
+        if seeks and not exceeds:
             hits, free_hits, first_live = lookup(config, requests, state.blocks, reg, replica, r, total, mask)
             if config.host_blocks > 0:
                 end = (total - 1) // config.block_size
@@ -330,7 +350,7 @@ def schedule_waiting(
             if keeps_absent(config):
                 note_absent(config, state.blocks, outcome, replica, r, hits + on_host)
         hit_tokens = (hits + on_host) * config.block_size
-        tokens = total - hit_tokens
+        tokens = total - hit_tokens - stale
         if 0 < threshold < tokens:
             tokens = threshold
         if exceeds or (not config.enable_chunked_prefill and tokens > budget):
@@ -346,8 +366,8 @@ def schedule_waiting(
         room = reg[FREE_BLOCKS] - free_hits
         if reg[RUNNING] > 0:
             room -= config.watermark_blocks
-        must_fit = total if config.reserve_full_isl else hit_tokens + tokens
-        slots_taken = hit_tokens + tokens
+        slots_taken = hit_tokens + stale + tokens
+        must_fit = total if config.reserve_full_isl else slots_taken
         if config.reserve_whole_life:
             slots_taken = min(requests.prompt_tokens[r] + requests.max_tokens[r], config.max_model_len)
             must_fit = slots_taken
@@ -355,7 +375,9 @@ def schedule_waiting(
             break
         unlink_head(config, outcome, reg)
         reg[WAITING] -= 1
-        slot = place(config, requests, state, reg, first, r, hit_tokens)
+        slot = place(config, requests, state, reg, first, r, hit_tokens + stale)
+        if config.victims_stay:
+            outcome.stale[r] = 0
         if config.prefix_caching:
             take_hits(config, state.blocks, slots, reg, replica, slot, hits, first_live)
             outcome.hit_tokens[r] += hit_tokens

@@ -1,11 +1,12 @@
 """SGLang: a batch of prefills whenever one can be formed, else one of decodes.
 
-The specification is engine semantics 1.3. One request at a time is prefilled in chunks; it goes first, and new requests
-fill what is left of ``chunked_prefill_size``. A request is admitted while its prompt and its declared output (at most
-4096 tokens of it) fit beside a share, ``new_token_ratio``, of what the running ones may still generate. The share falls
-with every decode step; when decodes find no memory, the requests with the fewest output tokens are retracted to the
-tail of the queue, their token in flight is lost, and the share is set anew. With the radix cache (``radix``) prompts
-and outputs stay in memory until it is needed.
+The specification is engine semantics 1.3, and where that is silent or differs the scheduler of 0.5.23, whose recorded
+steps this gives. One request at a time is prefilled in chunks; it goes first, and new requests fill what is left of
+``chunked_prefill_size``. A request is admitted while its prompt, its declared output (at most 4096 tokens of it) and a
+page fit beside a share, ``new_token_ratio``, of what the running ones may still generate. The share falls with every
+decode step; when decodes find no memory, the requests with the fewest output tokens are retracted to the tail of the
+queue, their token in flight is lost, and the share is set anew. With the radix cache (``radix``) prompts and outputs
+stay in memory until it is needed.
 """
 
 from __future__ import annotations
@@ -22,10 +23,9 @@ from replay.kernels.jit import inlined, inner, kernel
 from replay.kernels.lpm import LPM_LONGEST_QUEUE, sort_by_prefix
 from replay.kernels.memory import blocks_for
 from replay.kernels.patience import drop_from_flight, free_slot
-from replay.kernels.pipeline import close_batch, is_idle, note_admission, open_batch, replica_is_set
+from replay.kernels.pipeline import close_batch, hold, is_idle, note_admission, open_batch, replica_is_set
 from replay.kernels.radix import (
     Radix,
-    hold_pages,
     keep_known,
     keep_outputs,
     let_go_of_path,
@@ -87,7 +87,7 @@ class SglangState(NamedTuple):
 
     ratio: Float64
     chunked: Int64  # slot of the request whose prefill is under way, or NEVER
-    is_full: Int64  # 1: no prefill is tried until a request leaves
+    is_full: Int64  # 1: no prefill is tried until a request leaves; forgotten where nothing ran beside the prefill
     radix: Radix
     queue: Int64  # scratch of the order by prefix
 
@@ -99,7 +99,7 @@ def new_sglang(config: Config, options: SglangOptions) -> SglangState:
         chunked=np.full(config.replicas, NEVER, np.int64),
         is_full=np.zeros(config.replicas, np.int64),
         radix=new_radix(config, bool(options.radix)),
-        queue=np.zeros((2, LPM_LONGEST_QUEUE), np.int64),
+        queue=np.zeros((3, LPM_LONGEST_QUEUE), np.int64),
     )
 
 
@@ -132,6 +132,8 @@ def schedule_prefill(
     slots, outcome, sums = state.slots, state.outcome, state.meters.sums
     first = replica * config.max_num_seqs
     chunked = own.chunked[replica]
+    if chunked != NEVER or reg[RUNNING] == 0:
+        own.is_full[replica] = 0
     if chunked == NEVER and (own.is_full[replica] or reg[WAITING] == 0):
         return
     running = reg[RUNNING] - (chunked != NEVER)
@@ -139,73 +141,66 @@ def schedule_prefill(
         own.is_full[replica] = 1
         return
     radix = own.radix
-    if options.radix and options.lpm:
-        sort_by_prefix(config, requests, radix, outcome, reg, replica, own.queue)
     if options.radix and chunked != NEVER:
         keep_known(config, requests, radix, slots, reg, replica, chunked, slots.computed[chunked])
-    expected = 0
+    if options.radix and options.lpm:
+        sort_by_prefix(config, requests, radix, outcome, reg, replica, own.queue)
+    reserved = 0.0  # tokens, summed in the engine's order: sums of shares are not exact
     for i in range(reg[RUNNING]):
         slot = slots.order[first + i]
         if slot != chunked:
             r = slots.request[slot]
-            expected += to_come(requests, r, requests.output_tokens[r] - slots.left[slot])
+            reserved += to_come(requests, r, requests.output_tokens[r] - slots.left[slot]) * own.ratio[replica]
     memory_left = reg[FREE_BLOCKS] * config.block_size
-    total_left = memory_left - expected * own.ratio[replica]
+    free_tokens = memory_left
     input_left = options.max_prefill_tokens
     chunk_left = options.chunked_prefill_size if options.chunked_prefill_size != NEVER else FAR
     if chunked != NEVER:
         r = slots.request[chunked]
-        limit = min(chunk_left, int(max(total_left, 0.0)))
+        limit = min(chunk_left, int(max(free_tokens - reserved, 0.0)))
         if limit <= 0:
             limit = chunk_left
         tokens = slots.todo[chunked]
         if tokens > limit:
-            tokens = max(limit // config.block_size, 1) * config.block_size
+            tokens = limit
         else:
             own.chunked[replica] = NEVER
-            total_left -= to_come(requests, r, outcome.generated[r])
-        hold_pages(config, radix, slots, reg, replica, chunked, slots.computed[chunked] + tokens, options.radix)
+            reserved += to_come(requests, r, 0)
+        hold(config, slots, reg, chunked, slots.computed[chunked] + tokens)
         add_to_batch(config, times, state, sums, start, chunked, tokens)
         charge = paged(config, tokens)
-        total_left -= charge
-        memory_left -= charge
+        reserved += charge + config.block_size
+        memory_left -= charge + config.block_size
         input_left -= charge
         chunk_left -= charge
     while reg[WAITING] > 0 and reg[FREE_SLOTS] > 0:
+        if free_tokens > reserved and memory_left > 0 and (input_left <= 0 or chunk_left <= 0):
+            return
         if running + sums[REQUESTS] >= config.max_num_seqs:
-            own.is_full[replica] = 1
+            own.is_full[replica] = int(running > 0)
             return
         r = peek(config, requests, outcome, reg)
         total = requests.prompt_tokens[r] + outcome.generated[r]
         hit, tip, extend, locked = 0, NEVER, total, 0
-        if options.radix:
+        if options.radix:  # what it is about to share can no longer be evicted
             tip = match(config, requests, radix, reg, replica, r, total - 1)
             hit = radix.end[tip]
             extend = total - hit
-        output = to_come(requests, r, outcome.generated[r])
-        spare_page = config.block_size if config.block_size > 1 else 0
-        if extend + output + spare_page >= total_left:
-            own.is_full[replica] = 1
-            return
-        charge = paged(config, extend)
-        if charge >= input_left and sums[REQUESTS] > 0:
-            return
-        if options.radix:  # what it is about to share can no longer be evicted
             free = reg[FREE_BLOCKS]
             lock(config, radix, reg, replica, tip)
             locked = (free - reg[FREE_BLOCKS]) * config.block_size
-            if extend + output + spare_page >= total_left - locked:
-                unlock(config, radix, reg, replica, tip)
-                own.is_full[replica] = 1
-                return
-        tokens = extend
-        if charge > chunk_left:
+        tokens, output, charge = extend, to_come(requests, r, 0), paged(config, extend)
+        fits = extend + to_come(requests, r, outcome.generated[r]) + config.block_size < free_tokens - locked - reserved
+        if fits and charge > chunk_left:
             tokens = chunk_left // config.block_size * config.block_size
-            if tokens <= 0 or own.chunked[replica] != NEVER:
-                if options.radix:
-                    unlock(config, radix, reg, replica, tip)
-                return
             charge, output = tokens, 0
+        whole_over_limit = chunk_left == FAR and charge >= input_left and sums[REQUESTS] > 0
+        if not fits or tokens <= 0 or whole_over_limit:
+            if not fits:
+                own.is_full[replica] = int(running > 0)
+            if options.radix:
+                unlock(config, radix, reg, replica, tip)
+            return
         unlink_head(config, outcome, reg)
         reg[WAITING] -= 1
         slot = place(config, requests, state, reg, first, r, hit)
@@ -214,20 +209,21 @@ def schedule_prefill(
         if options.radix:
             radix.node[slot] = tip
             slots.held[slot] = hit // config.block_size
-            total_left -= locked
+            free_tokens -= locked
             memory_left -= locked
             outcome.hit_tokens[r] += hit
             reg[HIT_TOKENS] += hit
             reg[QUERIED_TOKENS] += total
-        hold_pages(config, radix, slots, reg, replica, slot, hit + tokens, options.radix)
+        hold(config, slots, reg, slot, hit + tokens)
         note_admission(outcome, r, now)
         add_to_batch(config, times, state, sums, start, slot, tokens)
-        total_left -= charge + output
-        memory_left -= charge
+        reserved += charge + config.block_size + output
+        memory_left -= charge + config.block_size
         input_left -= charge
-        chunk_left -= charge
-        if total_left <= 0 or memory_left <= 0:
-            own.is_full[replica] = 1
+        if options.chunked_prefill_size != NEVER:
+            chunk_left -= charge
+        if free_tokens <= reserved or memory_left <= 0:
+            own.is_full[replica] = int(running > 0)
             return
         if input_left <= 0 or chunk_left <= 0:
             return
@@ -262,7 +258,7 @@ def retract(
 
 @inner
 def blocks_of_next_decode(config: Config, state: State, reg: Int64, replica: int) -> tuple[int, int]:
-    """(blocks that the next decode step takes, requests that it has)."""
+    """(blocks that the next decode step takes, requests that it has): not those that a token in flight ends."""
     slots = state.slots
     first = replica * config.max_num_seqs
     need, rows = 0, 0
@@ -290,6 +286,8 @@ def retract_until_it_fits(
     is_first = True
     while True:
         need, rows = blocks_of_next_decode(config, state, reg, replica)
+        if options.radix:
+            make_room(config, requests, own.radix, reg, replica, need)
         if rows <= 1 or (not is_first and need <= reg[FREE_BLOCKS]):
             break
         is_first = False
@@ -303,6 +301,9 @@ def retract_until_it_fits(
             if generated < least or (generated == least and prompt >= longest):
                 victim, least, longest = slot, generated, prompt
         retract(config, options, requests, state, own, reg, replica, victim)
+        if options.radix:
+            ahead = blocks_for((rows - 1) * RETRACT_STEPS, config.block_size)
+            make_room(config, requests, own.radix, reg, replica, ahead)
     drop_finished(config, state, reg, replica)
     generated_sum, declared_sum = 0, 0
     for i in range(reg[RUNNING]):
@@ -334,21 +335,22 @@ def schedule_sglang(
     retractions = reg[PREEMPTIONS]
     if sums[REQUESTS] == 0:
         need, rows = blocks_of_next_decode(config, state, reg, replica)
-        if rows > 0 and need > reg[FREE_BLOCKS]:
-            retract_until_it_fits(config, options, requests, state, own, reg, replica)
-            need, rows = blocks_of_next_decode(config, state, reg, replica)
-        elif rows > 0:
+        if rows < reg[RUNNING]:
+            own.is_full[replica] = 0
+        if rows > 0 and need <= reg[FREE_BLOCKS]:
             decay = (options.ratio_first - options.ratio_least) / RATIO_STEPS
             own.ratio[replica] = max(own.ratio[replica] - decay, options.ratio_least)
+        elif rows == reg[RUNNING] and rows > 0:  # else what ends with a token in flight makes room for the next step
+            retract_until_it_fits(config, options, requests, state, own, reg, replica)
+            need, rows = blocks_of_next_decode(config, state, reg, replica)
         if need <= reg[FREE_BLOCKS]:
             for i in range(reg[RUNNING]):
                 slot = slots.order[first + i]
                 if slots.unscheduled[slot] > 0:
-                    tokens = slots.computed[slot] + 1
-                    hold_pages(config, own.radix, slots, reg, replica, slot, tokens, options.radix)
+                    hold(config, slots, reg, slot, slots.computed[slot] + 1)
                     add_to_batch(config, times, state, sums, start, slot, 1)
     if options.radix:
-        make_room(config, requests, own.radix, reg, replica)
+        make_room(config, requests, own.radix, reg, replica, 0)
     close_batch(config, times, state, reg, replica, batch, now)
     if reg[PREEMPTIONS] == retractions:
         return False

@@ -96,8 +96,7 @@ BUSY, USED_BLOCKS, RUNNING_REQUESTS, METERS = range(4)
     FINISHED,
     GAP_MAX_PS,
     READY,  # followers in the heap: their time is known and has not come
-    TAKEN,  # requests that have arrived and were not turned away, where clients give up
-    NEXT_DEADLINE,  # of those, the first that may still be waited for
+    LEAVING,  # requests in the heap of those whose clients will leave unless they end before
     NEXT_CHANGE,  # of a replica
     HELD_HEAD,  # requests that wait at the gateway, a queue
     HELD_TAIL,
@@ -105,7 +104,7 @@ BUSY, USED_BLOCKS, RUNNING_REQUESTS, METERS = range(4)
     LOST_GAPS_PS,  # their sum
     SENT_AGAIN,  # requests sent anew because their replica was lost
     CLUSTER,
-) = range(15)
+) = range(14)
 
 
 @by_reference
@@ -120,9 +119,9 @@ class Config(NamedTuple):
     num_blocks: int
     batches_in_flight: int  # 1: synchronous, 2: asynchronous scheduling
     long_prefill_token_threshold: int
-    threshold_binds_lone_request: int  # 0.11: also when only one request exists
+    threshold_binds_lone_request: int  # up to 0.30: also when only one request exists
     enable_chunked_prefill: int
-    unchunked_looks_further: int  # 0.11: a prompt over the budget is passed over, 0.33: it stops admission
+    unchunked_looks_further: int  # up to 0.11: a prompt over the budget is passed over, then: it stops admission
     reserve_full_isl: int
     watermark_blocks: int
     max_model_len: int
@@ -140,9 +139,11 @@ class Config(NamedTuple):
     draft_step_share: int = 0  # and its part of the model's own decode step, in millionths
     max_num_queued_reqs: int = NEVER  # unfinished requests of a replica; more are refused on arrival. NEVER: no limit
     max_num_queued_tokens: int = NEVER  # prompt tokens of a replica's requests without a first token, in the same way
-    client_timeout_ps: int = 0  # from arrival, after which a client gives up; 0: never
+    clients_leave: int = 0  # 1: clients give up, or leave, see ``Requests.patience_ps``
     replicas_may_be_down: int = 0  # 1: there are ``Changes``
-    frees_in_order: int = 0  # 0.11: freed blocks without a hash, too, go to the back of the free list
+    frees_in_order: int = 0  # up to 0.22: freed blocks without a hash, too, go to the back of the free list
+    victims_stay: int = 0  # 0.11, priority: whom a step preempts after it was scheduled stays in the batch
+    runs_past_end: int = 0  # 0.11, asynchronous: a request whose last token is in flight is scheduled again
     # Layers in several groups that share the pool (see ``replay.kernels.groups``); read unless there is one full group.
     full_groups: int = 1
     full_block_size: int = 1
@@ -207,6 +208,7 @@ class Requests(NamedTuple):
     after: Int64 = np.zeros(0, np.int64)  # closed loop: the earlier request that must end first, or NEVER; (0,) without
     delay_ps: Int64 = np.zeros(0, np.int64)  # from that end to the arrival; (0,) without
     texts: Texts = NO_TEXTS
+    patience_ps: Int64 = np.zeros(0, np.int64)  # from the arrival until its client leaves, FAR: never; (0,) without
 
 
 @by_reference
@@ -224,6 +226,7 @@ class Outcome(NamedTuple):
     right: Int32  # right child of the heap; shape (0,) under fcfs
     rank: Int64  # by which the heap orders, fixed when a request is queued; shape (0,) under fcfs
     absent: Int32  # a block of it that was not cached; shape (0,) but where prompts are passed over
+    stale: Int32  # computed tokens a preempted request is still taken to have; shape (0,) unless victims stay
 
 
 @by_reference
@@ -364,14 +367,15 @@ class Routing(NamedTuple):
 
 @by_reference
 class Arrivals(NamedTuple):
-    """Requests that have arrived or follow others. ``taken`` has length 0 where no client gives up, the others where no
-    request follows another."""
+    """Requests that have arrived or follow others. ``leave_ps`` and ``leaving`` have length 0 where no client leaves,
+    the others where no request follows another."""
 
     sent_ps: Int64  # when each request arrived, or will; NEVER while that is open
     heap: Int64  # followers by (time, index), the next on top
     first: Int64  # the first follower of each request, or NEVER
     next: Int64  # the next follower of the same request
-    taken: Int64  # requests in the order in which they arrived
+    leave_ps: Int64  # when the client of each request that has arrived leaves unless it has ended
+    leaving: Int64  # heap of requests by (that, index), the next on top
 
 
 @by_reference
@@ -471,7 +475,7 @@ def new_state(config: Config, n: int) -> State:
             drafts=np.zeros(slots if config.speculative_tokens else 0, i64),
             owed=np.zeros(slots if config.speculative_tokens else 0, i64),
         ),
-        arrivals=Arrivals(*(np.zeros(0, np.int64) for _ in range(5))),
+        arrivals=Arrivals(*(np.zeros(0, np.int64) for _ in range(6))),
         changes=Changes(*(np.zeros(0, np.int64) for _ in range(3))),
     )
 
@@ -553,6 +557,7 @@ def new_outcome(config: Config, n: int) -> Outcome:
         right=np.full(n if config.priority_policy else 0, NEVER, i32),
         rank=np.zeros(n if config.priority_policy else 0, i64),
         absent=np.zeros(n if passes_over else 0, i32),
+        stale=np.zeros(n if config.victims_stay else 0, i32),
     )
 
 

@@ -27,6 +27,7 @@ from replay.specs import Scalar, Transform
 
 SCHEMA: Literal["capreplay.report/1"] = "capreplay.report/1"
 Provenance = Literal["measured", "transported", "analytic", "recorded"]
+PlanStatus = Literal["recommended", "unpriced", "measure_first", "no_feasible_candidate"]
 
 
 class EngineInfo(Part):
@@ -65,6 +66,8 @@ class Operating(Part):
     requests: int
     finished: int
     rejected: dict[str, int]
+    cancelled: int = 0
+    """Requests whose clients left when the trace says so: neither finished nor rejected."""
     preemptions: int
     prefix_hit_rate: float | None = None
     """Prompt tokens served from the prefix cache over those looked up; ``None`` where no cache acted."""
@@ -172,7 +175,7 @@ class Evidence(Part):
 
 
 class Recommendation(Cost, Operating):
-    """One feasible candidate at its smallest replica count that passes, priced. Rank 1 is the cheapest."""
+    """One feasible candidate at its smallest replica count that passes, priced. Rank 1 is the cheapest with a range."""
 
     rank: int = Field(default=1, ge=1)
     status: Literal["feasible"] = "feasible"
@@ -198,6 +201,8 @@ class Recommendation(Cost, Operating):
     may_be_cheapest: bool | None = None
     """Whether the error leaves it open that this one costs no more than rank 1; ``None``: rank 1 itself, or an end of
     the range or a price is not known."""
+    measure_first: bool = False
+    """No range: how far its step times are off is not known, or bounds no count. Ranked after all that have one."""
 
     @property
     def ends(self) -> tuple[RangeEnd | None, RangeEnd | None]:
@@ -313,6 +318,7 @@ class SplitRow(Part):
     """1, or how many tenants or priorities the row of the others sums up."""
     requests: int
     finished: int
+    cancelled: int = 0
     prompt_tokens: int
     output_tokens: int
     preemptions: int
@@ -352,6 +358,8 @@ class WorkloadSummary(Part):
     output_length: LengthStats | None
     excluded: dict[str, int] = Field(default_factory=dict)
     """Requests of the trace that are not in the workload, by reason."""
+    undeclared_outputs: int | None = None
+    """Requests without a declared ``max_tokens``; ``None`` in documents of earlier versions."""
     notes: tuple[str, ...] = ()
     series: WorkloadSeries
 
@@ -390,8 +398,8 @@ class ProvenanceInfo(Part):
 class Verdict(Part):
     """The answer in one sentence."""
 
-    status: Literal["recommended", "unpriced", "no_feasible_candidate", "served", "saturated", "some_requests_rejected"]
-    """Plans: the first three; replays: the last three."""
+    status: PlanStatus | Literal["served", "saturated", "some_requests_rejected"]
+    """``measure_first``: no candidate has a range."""
     sentence: str
 
 

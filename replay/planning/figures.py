@@ -25,6 +25,7 @@ from replay.planning.parts import (
 from replay.results import Distribution, Float64Array, ReplayResult, distribution_of
 from replay.specs import Objective, Scalar, default_snapshot_s
 from replay.steptime.accuracy import error_sentence
+from replay.steptime.choose import FAMILIES
 from replay.workload import Int64Array, Workload
 
 if TYPE_CHECKING:
@@ -75,10 +76,10 @@ def curve_point(
     usd_per_hour: float | None,
     spare: int = 0,
 ) -> CurvePoint:
-    """One replayed replica count and whether it passes: no saturation, every request finished, every objective met.
-    ``spare`` replicas are bought beside them."""
+    """One replayed replica count and whether it passes: no saturation, every request finished unless its client left
+    when the trace says so, every objective met. ``spare`` replicas are bought beside them."""
     outcomes = objective_outcomes(result, objectives)
-    served = result.finished == requests and not any(result.rejected.values())
+    served = result.finished + result.cancelled == requests and not any(result.rejected.values())
     pools = result.pools
     return CurvePoint(
         replicas=result.replicas,
@@ -92,13 +93,14 @@ def curve_point(
         preemptions=result.preemptions,
         rejected=rejections(result),
         finished=result.finished,
+        cancelled=result.cancelled,
         prefix_hit_rate=optional_figure(result.prefix_hit_rate),
         usd_per_hour=usd_per_hour,
     )
 
 
 def rejections(result: ReplayResult) -> dict[str, int]:
-    """Requests that could never run, by reason, without zeros, in a stable order."""
+    """Requests that were not served, by reason, without zeros, in a stable order."""
     return {reason: count for reason, count in sorted(result.rejected.items()) if count}
 
 
@@ -122,6 +124,7 @@ def operating(result: ReplayResult, workload: Workload, objectives: Sequence[Obj
         requests=workload.n,
         finished=result.finished,
         rejected=rejections(result),
+        cancelled=result.cancelled,
         preemptions=result.preemptions,
         prefix_hit_rate=optional_figure(result.prefix_hit_rate),
         kv_usage_mean=figure(result.kv_usage_mean),
@@ -247,7 +250,8 @@ def _router_settings(deployment: Deployment) -> dict[str, Scalar | None]:
 def step_time_info(deployment: Deployment) -> StepTimeInfo:
     """Calibration, provenance and stated error of a deployment's step times."""
     record = deployment.step_time
-    error = error_sentence(record, deployment.model, deployment.gpu, deployment.memory.weight_dtype)
+    family = FAMILIES.get(deployment.engine.scheduler, "vllm")
+    error = error_sentence(record, deployment.model, deployment.gpu, deployment.memory.weight_dtype, family)
     return StepTimeInfo(
         calibration_id=record.calibration_id, provenance=record.provenance, stated_error=error, notes=record.notes
     )
@@ -268,6 +272,7 @@ def summarise_workload(workload: Workload) -> WorkloadSummary:
         prompt_length=_lengths(workload.prompt_tokens),
         output_length=_lengths(workload.output_tokens),
         excluded=dict(sorted(workload.excluded.items())),
+        undeclared_outputs=workload.n if workload.max_tokens is None else int((workload.max_tokens <= 0).sum()),
         notes=workload.notes,
         series=_series(workload),
     )

@@ -30,8 +30,9 @@ def caches_prefixes(workload: Workload, deployment: Deployment) -> bool:
 
 
 def idle_value_s(objective: Objective, workload: Workload, deployment: Deployment) -> float:
-    """What ``objective`` gates, with every request alone, in seconds: TTFT or E2E from arrival; 0 for other metrics."""
-    if workload.n == 0 or objective.metric not in ("ttft", "e2e"):
+    """What ``objective`` gates, with every request alone, in seconds: TTFT or E2E from arrival; 0 for other metrics,
+    and where clients leave at times of their own, so that who finishes depends on the deployment."""
+    if workload.n == 0 or objective.metric not in ("ttft", "e2e") or workload.leaves is not None:
         return 0.0
     record = deployment.step_time
     part = workload.scored_part

@@ -90,6 +90,8 @@ class CurvePoint(Part):
     rejected: dict[str, int] = Field(default_factory=dict)
     finished: int | None = None
     """0: the load takes too long to drain, and latencies were not computed."""
+    cancelled: int = 0
+    """Requests whose clients left when the trace says so."""
     prefix_hit_rate: float | None = None
     usd_per_hour: float | None = None
 

@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
+from replay.planning.assumed import assumed_limit, assumed_outputs
 from replay.planning.cost import Pricing, cost_of
 from replay.planning.document import (
     CalibrationRef,
     CandidateResult,
     EngineInfo,
-    Infeasible,
-    Operating,
     PlanReport,
     ProvenanceInfo,
     Recommendation,
     ReplayReport,
     StepTimeInfo,
-    Verdict,
     WorkloadInfo,
     WorkloadSummary,
     dump_report,
@@ -31,7 +29,8 @@ from replay.planning.pools import pools_part
 from replay.planning.rank import rank
 from replay.planning.resolve import ResolvedPlan, ResolvedReplay
 from replay.planning.split_table import split_parts
-from replay.planning.wording import objective_text, quantity, recommended_text, rejected_sentence, whole_text
+from replay.planning.verdict import plan_verdict, replay_verdict
+from replay.planning.wording import objective_text
 from replay.results import ReplayResult
 from replay.specs import PriceFilter, Transform
 from replay.workload import Workload
@@ -80,8 +79,6 @@ ESTIMATED_LIMITS = {
     ),
 }
 """What a report says of step times that nobody measured on the deployment, by provenance."""
-_RIVALS = 2
-"""Candidates that are named beside the cheapest where the error leaves the order open; others are counted."""
 LONGER_STEPS = (
     "a step time that is x % longer raises the load factor by x %, and latencies near saturation by several times x %. "
     "Measure one low-load run of the deployment before buying."
@@ -110,21 +107,24 @@ def build_plan_report(
     infeasible = tuple(r.infeasible for r in ordered if r.infeasible is not None)
     spec = plan.spec
     calibrations = _calibrations(used for one in ordered for used in _step_times(one))
+    engine = next((result.engine for result in ordered if result.engine is not None), None)
+    assumed = assumed_outputs(workload, engine)
+    limits = (*_limits(calibrations, cached=_prefixes_were_cached(ordered), ending="."), RANGE_LIMIT)
     report = PlanReport(
         name=spec.name,
-        verdict=_plan_verdict(plan, recommendations, infeasible),
+        verdict=plan_verdict(plan.spec.objectives, recommendations, infeasible, assumed),
         model=plan.model.key,
         workload=_workload_info(workload, plan.trace.name, spec.transform, ingest),
         provenance=_provenance(
             plan,
             calibrations,
-            next((result.engine for result in ordered if result.engine is not None), None),
+            engine,
             spec.engine.preset,
             spec.seed,
             kernel_version,
         ),
         method=METHOD + PLAN_METHOD + (() if spec.disaggregation is None else POOLS_METHOD),
-        limits=(*_limits(calibrations, cached=_prefixes_were_cached(ordered), ending="."), RANGE_LIMIT),
+        limits=assumed_limit(assumed) + limits,
         warnings=_warnings(workload, ingest, calibrations) + _price_warnings(recommendations),
         objectives=tuple(objective_text(objective) for objective in spec.objectives),
         constraints={
@@ -160,12 +160,13 @@ def build_replay_report(
     )
     pricing = Pricing(replay.gpu.key, tp, PriceFilter(), replay.prices)
     report = ReplayReport(
-        verdict=_replay_verdict(figures, deployment),
+        verdict=replay_verdict(figures, deployment),
         model=replay.model.key,
         workload=_workload_info(summary, replay.trace.name, spec.transform, ingest),
         provenance=_provenance(replay, calibrations, engine, spec.deployment.engine.preset, spec.seed, kernel_version),
         method=METHOD,
-        limits=_limits(calibrations, cached=figures.prefix_hit_rate is not None, ending=f": {LONGER_STEPS}"),
+        limits=assumed_limit(assumed_outputs(summary, engine))
+        + _limits(calibrations, cached=figures.prefix_hit_rate is not None, ending=f": {LONGER_STEPS}"),
         warnings=_warnings(summary, ingest, calibrations),
         gpu=replay.gpu.key,
         tp=tp,
@@ -191,86 +192,6 @@ def build_replay_report(
         pools=pools_part(result, deployment),
     )
     return dump_report(report)
-
-
-def _plan_verdict(
-    plan: ResolvedPlan, recommendations: tuple[Recommendation, ...], infeasible: tuple[Infeasible, ...]
-) -> Verdict:
-    objectives = " and ".join(objective_text(objective) for objective in plan.spec.objectives)
-    if not recommendations:
-        first = infeasible[0]
-        who = (
-            "The candidate does not meet" if len(infeasible) == 1 else f"None of the {len(infeasible)} candidates meets"
-        )
-        what = f"{who} {objectives} within the limits"
-        if all(row.best is None for row in infeasible):
-            is_one = len(infeasible) == 1
-            what = "The candidate cannot be used" if is_one else f"None of the {len(infeasible)} candidates can be used"
-        sentence = f"{what}; {first.gpu} at tp {first.tp}: {first.reason}."
-        return Verdict(status="no_feasible_candidate", sentence=sentence)
-    best = recommendations[0]
-    what = recommended_text(best)
-    meets = "meets" if best.gpus == 1 else "meet"
-    if best.usd_per_hour is None:
-        return Verdict(
-            status="unpriced",
-            sentence=f"{what} {meets} {objectives}; no price: {best.price_reason}.{_range_sentence(recommendations)}",
-        )
-    among = (
-        "the only feasible candidate"
-        if len(recommendations) == 1
-        else f"the cheapest of {len(recommendations)} feasible candidates"
-    )
-    return Verdict(
-        status="recommended",
-        sentence=f"{what} {meets} {objectives} at {best.usd_per_hour:.2f} USD per hour, {among}."
-        f"{_range_sentence(recommendations)}",
-    )
-
-
-def _range_sentence(recommendations: tuple[Recommendation, ...]) -> str:
-    """What the error of the step times and the KV cache leaves open, of the count and of the order."""
-    best = recommendations[0]
-    found = best.certainty
-    if found is None or found.fewest is None:
-        return ""
-    text = " The error of the simulation leaves the count as it is"
-    if found.most != found.fewest:
-        text = f" Within the error of the simulation: {found.gpus_text(best.gpus)} GPUs"
-        text += f", {found.usd_text()} USD per hour" if best.usd_per_hour is not None else ""
-    rivals = [(one, one.certainty) for one in recommendations if one.may_be_cheapest and one.certainty is not None]
-    if not rivals:
-        return text + "."
-    named = [f"{one.gpu} at tp {one.tp} ({sure.usd_text()})" for one, sure in rivals[:_RIVALS]]
-    named += [f"{len(rivals) - _RIVALS} more"] * (len(rivals) > _RIVALS)
-    listed = f"{', '.join(named[:-1])} and {named[-1]}" if len(named) > 1 else named[0]
-    return f"{text}; {listed} may be as cheap."
-
-
-def _replay_verdict(figures: Operating, deployment: Deployment) -> Verdict:
-    what = whole_text(deployment)
-    load = figures.load_factor
-    if figures.saturated and load is not None:
-        return Verdict(
-            status="saturated",
-            sentence=f"{what}: cannot keep up: the load is {load:.2f} times the capacity of "
-            f"{figures.sustainable_rps:.3g} requests per second; the latencies are no operating point.",
-        )
-    if figures.finished == 0 and not figures.rejected:
-        sentence = f"{what}: cannot keep up: the load takes too long to drain, so latencies were not computed."
-        return Verdict(status="saturated", sentence=sentence)
-    if figures.rejected:
-        lost = rejected_sentence(figures.rejected, figures.requests, deployment)
-        sentence = f"{what}: {lost}; they are in no latency figure."
-        return Verdict(status="some_requests_rejected", sentence=sentence)
-    ttft, itl = figures.metrics.ttft_s.p99, figures.metrics.itl_s.p99
-    tail = f"; TTFT p99 {quantity(ttft)}" if ttft is not None else ""
-    tail += f", ITL p99 {quantity(itl)}" if itl is not None else ""
-    if figures.objectives:
-        met = sum(row.met for row in figures.objectives)
-        tail += f"; {met} of {len(figures.objectives)} objective{'s' if len(figures.objectives) > 1 else ''} met"
-    share = f" at {load:.0%} of capacity" if load is not None else ", as one burst: no rate to set against capacity"
-    return Verdict(status="served", sentence=f"{what}: all {figures.requests} requests served{share}{tail}.")
 
 
 def _workload_info(

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from replay.calibration.user import UserCalibration
 from replay.engines import resolve_engine
 from replay.errors import FieldError, SpecError
+from replay.fields import fields_of_a_plan, fields_of_a_replay, pool_refusal
 from replay.hardware.catalogue import Catalogue
 from replay.hardware.dtypes import kv_format, weight_format
 from replay.hardware.entries import GpuType, ModelSpec, Price
@@ -27,7 +28,6 @@ from replay.specs import (
     PlanSpec,
     PriceFilter,
     ReplaySpec,
-    pool_refusal,
 )
 
 
@@ -106,6 +106,7 @@ class ResolvedReplay(_Resolved):
     gpu: GpuType
 
 
+@fields_of_a_plan()
 def resolve_plan(
     spec: PlanSpec,
     catalogue: Catalogue,
@@ -123,7 +124,7 @@ def resolve_plan(
     Raises:
         SpecError: unknown or ambiguous names, with the nearest ones; unknown or contradictory knobs.
     """
-    gpus = {gpu.key: gpu for gpu in (_gpu(catalogue, key, "gpus") for key in spec.gpus)}
+    gpus = {gpu.key: gpu for gpu in map(catalogue.gpu, spec.gpus)}
     found = model or catalogue.model(spec.model)
     price = _price_filter(spec.price, catalogue)
     weight_format(spec.weight_dtype, found.weight_dtype)
@@ -145,6 +146,7 @@ def resolve_plan(
     )
 
 
+@fields_of_a_replay()
 def resolve_replay(
     spec: ReplaySpec,
     catalogue: Catalogue,
@@ -159,7 +161,7 @@ def resolve_replay(
     Raises:
         SpecError: unknown or ambiguous names, with the nearest ones; a tensor-parallel size that cannot work.
     """
-    gpu = _gpu(catalogue, spec.deployment.gpu, "deployment.gpu")
+    gpu = catalogue.gpu(spec.deployment.gpu)
     found = model or catalogue.model(spec.deployment.model)
     weights = weight_format(spec.deployment.weight_dtype, found.weight_dtype)
     kv_format(spec.deployment.kv_dtype)
@@ -209,9 +211,9 @@ def _try_pools(spec: DeploymentSpec, gpu: GpuType, model: ModelSpec, weights: st
                 check_parallelism(model, gpu, pool.tp, weights)
             resolve_engine(pool.engine, gpu, model, pool.max_model_len)
         except SpecError as error:
-            if len(pools) == 1:
+            if spec.disaggregation is None:
                 raise
-            raise pool_refusal(name, error) from error
+            raise pool_refusal(name, spec.disaggregation, error) from error
 
 
 def _own(
@@ -222,12 +224,13 @@ def _own(
     return tuple(one for key, one in last.items() if key.model == model.key and key.gpu in gpus)
 
 
-def _gpu(catalogue: Catalogue, name: str, field: str) -> GpuType:
-    """As ``catalogue.gpu``; a refusal names the field of the request."""
+def _priced_gpu(catalogue: Catalogue, name: str) -> GpuType:
+    """As ``catalogue.gpu``, of a price of the user's own."""
     try:
         return catalogue.gpu(name)
     except SpecError as error:
-        raise SpecError(error.code, error.detail, [replace(one, field=field) for one in error.errors]) from None
+        faults = [replace(one, field="price.usd_per_gpu_hour") for one in error.errors]
+        raise SpecError(error.code, error.detail, faults) from None
 
 
 def _check_offers(price: PriceFilter, catalogue: Catalogue) -> None:
@@ -248,7 +251,7 @@ def _price_filter(price: PriceFilter, catalogue: Catalogue) -> PriceFilter:
     _check_offers(price, catalogue)
     own: dict[str, float] = {}
     for name, usd in price.usd_per_gpu_hour.items():
-        key = _gpu(catalogue, name, "price.usd_per_gpu_hour").key
+        key = _priced_gpu(catalogue, name).key
         if own.get(key, usd) != usd:
             detail = f"two different prices are given for {key}"
             raise SpecError(

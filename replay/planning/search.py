@@ -233,7 +233,7 @@ class _Search:
     def _check_reachable(self, first: CurvePoint) -> None:
         """Objectives that no number of replicas can meet are said before any larger replay."""
         for row in first.objectives:
-            if row.value_s is None and first.finished:
+            if row.value_s is None and first.finished and (row.attainment is None or row.attained is None):
                 raise _NoAnswer(
                     "slo.no_sample", f"{row.name} has no sample: no request of the workload yields this metric"
                 )

@@ -40,6 +40,7 @@ def _row(group: Group, duration_s: float) -> SplitRow:
         members=group.members,
         requests=group.requests,
         finished=group.finished,
+        cancelled=group.cancelled,
         prompt_tokens=group.prompt_tokens,
         output_tokens=group.output_tokens,
         preemptions=group.preemptions,
@@ -51,6 +52,6 @@ def _row(group: Group, duration_s: float) -> SplitRow:
         e2e_p99_s=at("e2e", 1),
         queue_p50_s=at("queue", 0),
         queue_p99_s=at("queue", 1),
-        good_share=None if good is None else float(f"{good / group.requests:.9g}"),
+        good_share=None if good is None or group.counted == 0 else float(f"{good / group.counted:.9g}"),
         goodput_rps=None if good is None or duration_s <= 0 else float(f"{good / duration_s:.9g}"),
     )

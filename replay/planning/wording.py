@@ -18,7 +18,7 @@ REJECTIONS = {
     "over_max_concurrent_requests": "turned away because max_concurrent_requests others were in the system",
     "over_max_num_queued_reqs": "turned away (HTTP 503) because max_num_queued_reqs others were on their replica",
     "over_max_num_queued_tokens": "turned away (HTTP 503) because their replica had max_num_queued_tokens to prefill",
-    "client_timeout": "given up by their clients after client_timeout_s",
+    "client_timeout": "given up by their clients",
     "no_replica": "left without a replica, as all are down and none comes back",
 }
 
@@ -100,7 +100,23 @@ def rejected_sentence(rejected: Mapping[str, int], requests: int, deployment: De
             f", all that the memory beside the weights holds on {deployment.gpu.key} at tp {deployment.spec.tp}: "
             "use a larger tp, or fp8 weights or KV cache"
         )
-    return sentence
+        return sentence
+    cures = [cure for reason in rejected if (cure := _cure(reason, deployment))]
+    return f"{sentence}: {'; '.join(cures)}" if cures else sentence
+
+
+def _cure(reason: str, deployment: Deployment) -> str:
+    """What would let the requests run that are rejected for ``reason``; empty where its name says it."""
+    if reason == "prompt_over_batch_budget":
+        budget = "max_num_tokens" if "max_num_tokens" in deployment.engine.settings() else "max_num_batched_tokens"
+        return f"turn on enable_chunked_prefill, or raise {budget} to the longest prompt"
+    if reason == "reservation_over_kv":
+        return "set max_tokens_default to what clients send, or use a larger tp"
+    if reason == "too_long_for_model":
+        most = deployment.model.max_position
+        raised = f"raise it, {deployment.model.key} takes {most}" if deployment.engine.max_model_len < most else ""
+        return raised or "use a model with a longer context, or cap them with prompt_cap_tokens"
+    return ""
 
 
 def _apart(value_s: float, threshold_s: float) -> str:
@@ -113,7 +129,7 @@ def unmet_sentence(point: CurvePoint) -> str:
     """Why a replayed count fails."""
     if point.saturated and point.load_factor is not None:
         return f"the load is {point.load_factor:.2f} times the capacity (saturated)"
-    if point.finished == 0 and not point.rejected:
+    if point.finished == 0 and not point.rejected and not point.cancelled:
         return "the load takes too long to drain, so latencies were not computed"
     missed = [
         f"{row.name} is {_apart(row.value_s, row.threshold_s)} against {quantity(row.threshold_s)}"

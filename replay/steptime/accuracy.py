@@ -52,16 +52,35 @@ format (``fp8`` stands for both of its formats), ranging over the GPU types comp
 
 
 BENCHMARKED: dict[tuple[str, str], tuple[int, str, str]] = {
+    ("A100-PCIe-80GB/trtllm/analytic", "dense"): (21, "13 %", "28 %"),
+    ("A100-SXM-40GB/trtllm/analytic", "dense"): (152, "15 %", "37 %"),
+    ("A100-SXM-40GB/vllm/analytic", "dense"): (152, "7 %", "17 %"),
     ("A100-SXM-80GB/trtllm", "dense"): (60, "8 %", "34 %"),
     ("A100-SXM-80GB/trtllm", "experts"): (38, "5 %", "11 %"),
+    ("B200-SXM/sglang/analytic", "experts"): (104, "5 %", "14 %"),
     ("B200-SXM/trtllm", "experts"): (114, "5 %", "27 %"),
+    ("B300-SXM/sglang/analytic", "experts"): (31, "9 %", "62 %"),
     ("GB200/trtllm", "experts"): (23, "34 %", "81 %"),
+    ("GH200-96GB/trtllm/analytic", "dense"): (58, "9 %", "21 %"),
+    ("GH200-96GB/vllm/analytic", "dense"): (56, "7 %", "11 %"),
     ("H100-SXM/trtllm", "dense"): (256, "21 %", "58 %"),
     ("H100-SXM/trtllm", "experts"): (74, "12 %", "48 %"),
+    ("H100-SXM/vllm", "dense"): (269, "9 %", "25 %"),
+    ("H200-SXM/sglang/analytic", "experts"): (115, "5 %", "19 %"),
     ("H200-SXM/trtllm", "dense"): (103, "6 %", "15 %"),
     ("H200-SXM/trtllm", "experts"): (97, "8 %", "34 %"),
+    ("H200-SXM/vllm", "experts"): (56, "9 %", "17 %"),
+    ("H200-SXM/vllm", "linear"): (30, "557 %", "714 %"),
+    ("H200-SXM/vllm/analytic", "experts"): (34, "114 %", "136 %"),
     ("L40S/trtllm", "dense"): (49, "7 %", "28 %"),
     ("L40S/trtllm", "experts"): (20, "14 %", "23 %"),
+    ("MI250/vllm/analytic", "dense"): (214, "7 %", "22 %"),
+    ("MI250/vllm/analytic", "experts"): (41, "5 %", "11 %"),
+    ("MI300X/sglang/analytic", "experts"): (69, "14 %", "24 %"),
+    ("MI300X/vllm/analytic", "dense"): (429, "59 %", "297 %"),
+    ("MI300X/vllm/analytic", "experts"): (78, "11 %", "57 %"),
+    ("MI325X/sglang/analytic", "experts"): (66, "12 %", "23 %"),
+    ("MI355X/sglang/analytic", "experts"): (140, "15 %", "97 %"),
     ("RTX-PRO-6000-Blackwell-SE/trtllm", "experts"): (29, "13 %", "53 %"),
     ("ampere", "dense"): (325, "9 %", "34 %"),
     ("ampere", "experts"): (35, "16 %", "46 %"),
@@ -74,26 +93,67 @@ BENCHMARKED: dict[tuple[str, str], tuple[int, str, str]] = {
     ("hopper", "dense"): (114, "7 %", "20 %"),
     ("hopper", "experts"): (155, "9 %", "119 %"),
 }
-"""Published benchmarks replayed (``capreplay score-benchmarks``, docs/benchmarks.md), by ``benchmark_subject`` and kind
-of model: how many, the median error of their throughput, and within what nine in ten are. Groups of ``FEWEST_ROWS``
-rows or more; under vLLM with timed kernels measured runs are quoted instead, whose settings are all recorded."""
+"""Published benchmarks replayed (``capreplay score-benchmarks``, docs/benchmarks.md), by one of ``benchmark_subjects``
+and kind of model: how many, the median error of their throughput, and within what nine in ten are. Groups of
+``FEWEST_ROWS`` rows or more."""
 FEWEST_ROWS = 20
+_KIND_NAMES = {"dense": "dense", "experts": "expert", "linear": "linear-attention"}
+"""Kinds of model that errors are told apart by, as adjectives."""
 
 
-def benchmark_subject(gpu: GpuType, family: str, provenance: str) -> str:
-    """What a benchmark's error is an error of: a GPU generation's data-sheet row, or the timed kernels of a GPU type
-    under an engine family."""
-    return generation(gpu) if provenance == "analytic" else f"{gpu.key}/{family}"
+def model_kinds(model: ModelSpec) -> tuple[str, ...]:
+    """The kinds of a model, the narrowest first."""
+    broad = "experts" if model.num_moe_layers else "dense"
+    return ("linear", broad) if model.num_linear_layers else (broad,)
 
 
-def error_sentence(record: StepTime, model: ModelSpec, gpu: GpuType, weights: str) -> str:
-    """How far step times are off, in words. ``weights`` is a canonical weight format."""
+def benchmark_subjects(gpu: GpuType, family: str, provenance: str) -> tuple[str, ...]:
+    """What a benchmark's error is an error of, the narrowest first: the timed kernels of a GPU type under an engine
+    family; or the data sheet of a GPU type under one, and the row of its generation."""
+    if provenance != "analytic":
+        return (f"{gpu.key}/{family}",)
+    return f"{gpu.key}/{family}/analytic", generation(gpu)
+
+
+@dataclass(frozen=True)
+class _Published:
+    """What published benchmarks say of an error."""
+
+    rows: int
+    median: str
+    most: str
+    kind: str
+    subject: str
+
+    def within(self, where: str, *, median: bool = False) -> str:
+        """The clause that ``quoted_error`` reads; ``where`` stands for the broadest subject."""
+        gpu, _, rest = self.subject.partition("/")
+        where = f"on {gpu} under {rest.removesuffix('/analytic')}" if rest.endswith("/analytic") else where
+        middle = f"median {self.median}, " if median else ""
+        name = _KIND_NAMES[self.kind]
+        return f"throughput of {self.rows} published benchmarks of {name} models {where}: {middle}{WITHIN} {self.most}"
+
+
+def _published(model: ModelSpec, gpu: GpuType, family: str, provenance: str) -> _Published | None:
+    """Of all groups that the deployment is in the one that is furthest off: few models stand behind a narrow group, and
+    a broad one may hide that an engine is worse."""
+    found = [
+        _Published(*BENCHMARKED[subject, kind], kind, subject)
+        for subject in benchmark_subjects(gpu, family, provenance)
+        for kind in model_kinds(model)
+        if (subject, kind) in BENCHMARKED
+    ]
+    return max(found, key=lambda one: int(one.most.split()[0]), default=None)
+
+
+def error_sentence(record: StepTime, model: ModelSpec, gpu: GpuType, weights: str, family: str = "vllm") -> str:
+    """How far step times are off under an engine family, in words. ``weights`` is a canonical weight format."""
     if record.provenance == "analytic":
-        return stated_error(model, gpu, weights)
+        return stated_error(model, gpu, weights, family)
     return record.stated_error or "not measured"
 
 
-def stated_error(model: ModelSpec, gpu: GpuType, weights: str) -> str:
+def stated_error(model: ModelSpec, gpu: GpuType, weights: str, family: str = "vllm") -> str:
     """The sentence for analytic step times."""
     kind = generation(gpu)
     if kind == "other":
@@ -102,20 +162,17 @@ def stated_error(model: ModelSpec, gpu: GpuType, weights: str) -> str:
         return f"not measured on this GPU generation; efficiencies borrowed from {kind} ({COMPARED[kind]})"
     sort = "experts" if model.num_moe_layers else "dense"
     fmt = "fp8" if weights == "fp8_block" else weights
-    name = "expert" if model.num_moe_layers else "dense"
-    served = BENCHMARKED.get((kind, sort))
+    name = _KIND_NAMES[sort]
+    served = _published(model, gpu, family, "analytic")
     if kind in FROM_BENCHMARKS:
         if served is None:
             return f"not measured for {name} models on this GPU generation ({kind})"
-        rows, median, most = served
-        return f"throughput of {rows} published benchmarks of {name} models on {kind}: median {median}, {WITHIN} {most}"
+        return served.within(f"on {kind}", median=True)
     if (kind, sort, fmt) not in STATED_ERROR:
         return f"not measured for {name} models with {weights} weights on this GPU generation ({kind})"
     median, p95 = STATED_ERROR[kind, sort, fmt]
     steps = f"step time of {name} models with {weights} weights against kernel tables of {COMPARED[kind]}: "
-    end = "latency end to end not measured"
-    if served is not None:
-        end = f"throughput of {served[0]} published benchmarks of this generation: {WITHIN} {served[2]}"
+    end = "latency end to end not measured" if served is None else served.within("of this generation")
     return f"{steps}median {median}, p95 {p95}; {end}"
 
 
@@ -152,15 +209,17 @@ def calibrated_error(calibration: Calibration, kernels: KernelModel, gpu: GpuTyp
 
 
 def _of_runs(model: ModelSpec, gpu: GpuType, family: str) -> str:
+    """What measured runs and published benchmarks of the whole engine say; both where there are both."""
     kind = "experts" if model.num_moe_layers else "dense"
-    served = BENCHMARKED.get((benchmark_subject(gpu, family, "transported"), kind))
-    if served is not None:
-        return f"throughput of {served[0]} published benchmarks under this engine: {WITHIN} {served[2]}"
+    said = []
     found = MEASURED_RUNS.get((gpu.key, kind)) if family == "vllm" else None
-    if found is None:
-        return "latency end to end not measured"
-    runs = "1 measured run" if found[0] == 1 else f"{found[0]} measured runs"
-    return f"mean ITL of {runs} within {found[1]}"
+    if found is not None:
+        runs = "1 measured run" if found[0] == 1 else f"{found[0]} measured runs"
+        said.append(f"mean ITL of {runs} within {found[1]}")
+    served = _published(model, gpu, family, "transported")
+    if served is not None:
+        said.append(served.within("under this engine"))
+    return "; ".join(said) or "latency end to end not measured"
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ time proportional to its size where it is large.
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import numpy.typing as npt
 
@@ -66,13 +68,17 @@ def record_table(table: Int64Array, x: float, y: float) -> float:
     return float(along(columns.astype(np.float64), at_x, np.array([y]))[0])
 
 
+@cache
 def log_linear_knots(count: int) -> Int64Array:
-    """The first knots of a log-linear axis, 8 an octave (``replay.kernels.loglinear``)."""
+    """The first knots of a log-linear axis, 8 an octave (``replay.kernels.loglinear``). Read-only: every caller gets
+    the same array."""
     found = list(range(min(count, 16)))
     while len(found) < count:
         octave = (len(found) >> 3) - 1
         found.append((8 + (len(found) & 7)) << octave)
-    return np.array(found, dtype=np.int64)
+    knots = np.array(found, dtype=np.int64)
+    knots.flags.writeable = False
+    return knots
 
 
 def points(rows: Int64Array, columns: Int64Array, values: Float64Array, x: Int64Array, y: Int64Array) -> Float64Array:

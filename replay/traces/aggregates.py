@@ -23,6 +23,7 @@ _COUNTS = re.compile(
     r"rps|qps|requests?_per_(?:s|sec|second|min|minute|hour))$"
 )
 _BUCKET = re.compile(r"(?:^|_)(?:minutes?|hours?|days?|weeks?|months?|buckets?|windows?|intervals?|periods?)(?:_|$)")
+_SAMPLED = re.compile(r"(?:^|_)sampl(?:e|ing)_(?:rate|ratio|fraction|probability|factor|weight)$")
 _LONG_STEP_NS = 60 * NS
 _SHORT_STEP_NS = 5 * NS
 _HUGE_PROMPT_TOKENS = 32_768
@@ -111,6 +112,20 @@ def check_columns(sample: Sample, options: IngestOptions) -> None:
             raise _refusal(
                 f"the column {column!r} counts requests (e.g. {numbers[0]:g}): a row is a sum over many requests",
                 column,
+            )
+
+
+def remark_sampled(sample: Sample, ledger: Ledger) -> None:
+    """Says where a column tells that the rows are a sample of the calls."""
+    for column in sample.columns:
+        if not _SAMPLED.search(_words(column)):
+            continue
+        rates = {number for row in sample.rows if (number := _number(row.get(column))) is not None and number > 0}
+        if rates and rates != {1.0}:
+            ledger.warn(
+                "sampled",
+                f"the column {column!r} (e.g. {min(rates):g}) says that the rows are a sample of the calls: the load "
+                "was larger by that factor (a workload's growth makes up for it)",
             )
 
 

@@ -33,6 +33,7 @@ SCHEMA: dict[str, pl.DataType] = {
     "prefix_blocks": pl.List(pl.Int64()),  # dense ids in 0..k-1; equal leading ids = shared prefix
     "after_line": pl.Int64(),  # source_line of what must end first; an arrival beside it is the source's
     "delay_ns": pl.Int64(),  # wait after that end
+    "cancel_after_ns": pl.Int64(),  # from sending until the client left, or would have; null: it stays, or unknown
     "source_ttft_ns": pl.Int64(),
     "source_e2e_ns": pl.Int64(),
     "source_queue_ns": pl.Int64(),

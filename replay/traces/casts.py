@@ -26,7 +26,7 @@ STATUS_OF = {word: status for status, words in _STATUS_WORDS.items() for word in
 _DECIMAL = pl.Decimal(38, 9)
 _THOUSANDS = r"^[+-]?\d{1,3}(?:[.,'\x{2019}_ \x{a0}\x{2009}\x{202f}]\d{3})+(?:[.,]0+)?$"
 """``1.000``: a thousand in half of the world, one in the other. It is not read as either, nor is ``1,000``."""
-_ROUNDED = r"^[+-]?\d\.(\d+)[eE]\+?(\d{1,2})$"
+_ROUNDED = r"^[+-]?\d(?:\.(\d*))?[eE]\+?(\d{1,2})$"
 
 
 def clean_text(series: pl.Series) -> pl.Series:
@@ -83,7 +83,9 @@ def _odd_tokens(series: pl.Series, values: pl.Series, limits: Limits) -> Cast:
     grouped = text.str.contains(_THOUSANDS).fill_null(value=False)
     number = number.set(grouped, None)
     parts = text.str.extract_groups(_ROUNDED).struct.unnest()
-    rounded = parts["1"].str.len_chars() < parts["2"].cast(pl.UInt32, strict=False)
+    rounded = parts["1"].fill_null("").str.len_chars() < parts["2"].cast(pl.UInt32, strict=False)
+    if 2 * parts["2"].count() < text.count():  # R writes 100000 as 1e+05, a spreadsheet all numbers of a column
+        rounded &= parts["1"].is_not_null()
     whole = number.is_finite() & (number == number.round())
     in_range = number.is_between(0, limits.max_tokens_per_request)
     fitting = number.set(~(whole & in_range).fill_null(value=False), None)

@@ -62,6 +62,8 @@ class Facts(MixFacts):
     """Shares of requests."""
     step_s: float
     """Smallest step of the clock."""
+    cancel_times: bool = True
+    """Whether any request may say when its client left."""
 
 
 def facts_of(report: IngestReport) -> Facts:
@@ -87,6 +89,7 @@ def facts_of(report: IngestReport) -> Facts:
         missing_prompt=cleaning.share_missing_prompt_tokens,
         missing_output=cleaning.share_missing_output_tokens,
         step_s=cleaning.clock_resolution_s or 0.0,
+        cancel_times=cleaning.cancel_times != 0,
     )
 
 
@@ -124,6 +127,7 @@ def mixed_facts(base: Facts, others: Sequence[tuple[MixedTrace, Facts]], align: 
         missing_prompt=min(one.missing_prompt for one in parts),
         missing_output=min(one.missing_output for one in parts),
         step_s=max(one.step_s for one in parts),
+        cancel_times=any(one.cancel_times for one in parts),
     )
 
 
@@ -177,7 +181,7 @@ def check_transform(
 
     Raises:
         TraceError: ``workload.window``, ``.too_long``, ``.tenants``, ``.prefix_sharing``, ``.prefix_from_sessions``,
-            ``.empty``, ``.incomplete``, ``.nothing_scored`` or ``.too_many_requests``.
+            ``.cancels``, ``.empty``, ``.incomplete``, ``.nothing_scored`` or ``.too_many_requests``.
     """
     windows = (transform.window_from, transform.window_until, transform.window_start_s, transform.busiest_window_s)
     # A report has times as floats of seconds and its start to the millisecond: what is that near is left to the job.
@@ -189,6 +193,8 @@ def check_transform(
         raise no_blocks_to_share()
     if transform.prefix_from_sessions and (facts.block_size is not None or not facts.sessions):
         raise no_session_prefixes(has_sessions=facts.sessions)
+    if transform.cancels != "as_logged" and not facts.cancel_times:
+        raise no_cancel_times()
     chosen = window.chosen or transform.tenants or transform.without_tenants or transform.mix_with
     if not chosen and not facts.cache_hits:
         _check_lengths(transform, facts)
@@ -291,6 +297,20 @@ def no_blocks_to_share() -> TraceError:
     cure = "leave prefix_sharing out, or upload a trace with prefix block ids"
     detail = "the trace has no prefix block ids: nothing is shared that prefix_sharing could scale"
     return curable("workload.prefix_sharing", detail, cure, "transform.prefix_sharing")
+
+
+def no_cancel_times() -> TraceError:
+    """The refusal of ``cancels`` for a trace that does not say when clients left."""
+    cure = "leave cancels out (as_logged), or map a column to cancel_after and upload the trace again"
+    what = "no request of the trace says when its client left"
+    return curable("workload.cancels", what, cure, "transform.cancels")
+
+
+def nothing_to_draw_from() -> TraceError:
+    """The refusal of drawn lengths where every request was cut."""
+    cure = "set cancels=at_their_time, or choose a window with requests that finished"
+    what = "no request of the window finished whose length an aborted answer could have had"
+    return curable("workload.cancels", what, cure, "transform.cancels")
 
 
 def no_session_prefixes(*, has_sessions: bool) -> TraceError:

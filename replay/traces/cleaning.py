@@ -39,6 +39,7 @@ CURES = {
     "not_a_number": "write a whole number of tokens, or leave the cell empty where it is unknown",
     "not_an_integer": "tokens and lines are whole numbers",
     "negative": "tokens cannot be negative",
+    "not_a_duration": "write a number from 0 up, or leave the cell empty where the client stayed",
     "tokens_above_limit": "check the column; limits.max_tokens_per_request, or for outputs "
     "limits.max_output_tokens_per_request, lets a real request through",
     "cached_above_prompt": "prompt tokens must include the cached ones; add them up before the upload",

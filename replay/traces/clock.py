@@ -30,8 +30,11 @@ _RESTARTS_SHARE = 0.1
 """More restarts than that are rows that are grouped by something else."""
 _LEAST_SHARE = 0.05
 """A clock that goes back by less of the whole span is a file in the order of its ends."""
-_HOUR_NS = (3_300 * NS, 3_900 * NS)
-"""A clock that is set back by an hour, as daylight saving does it, give or take the pause between two requests."""
+_HOUR_NS = 3_600 * NS
+_MOST_HOURS, _LOOKED_AT = 14, 20
+_PAUSE_NS = (300 * NS, 120 * NS)
+"""A clock is set back by an hour, as daylight saving does it, or by several, as a change of zones, give or take the
+pause between two requests."""
 
 
 @dataclass
@@ -98,11 +101,21 @@ class Clock:
             # Far back, to about where it began: rows of newer pages before older ones do not overlap.
             again = (2 * back > high - low) & (4 * np.abs(low - arrivals) < high - low)
             self._note(self._drops, np.flatnonzero(again), before, arrivals, lines)
-            hours = (back >= _HOUR_NS[0]) & (back <= _HOUR_NS[1])
-            self._note(self._hours, np.flatnonzero(hours), before, arrivals, lines)
+            hours = np.rint(back / _HOUR_NS)
+            near = np.abs(back - hours * _HOUR_NS) <= np.where(hours == 1, *_PAUSE_NS)
+            several = near & (hours > 1) & (hours <= _MOST_HOURS) & (2 * back < high - low)
+            found = [at for at in np.flatnonzero(several)[:_LOOKED_AT] if self._was_there(arrivals, at)]
+            found += np.flatnonzero(near & (hours == 1)).tolist()
+            self._note(self._hours, np.sort(np.array(found, np.int64)), before, arrivals, lines)
         self._low = min(int(arrivals.min()), arrivals[0] if self._low is None else self._low)
         self._high = max(int(arrivals.max()), arrivals[0] if self._high is None else self._high)
         self._last = int(arrivals[-1])
+
+    def _was_there(self, arrivals: Int64Array, at: int) -> bool:
+        """Whether earlier rows have times like those after a step back, as after a change of zones: pages of a log in
+        another order come to times of which there were none."""
+        low = arrivals[at]
+        return any(((part >= low) & (part < low + _HOUR_NS // 2)).any() for part in (*self._sample, arrivals[:at]))
 
     def _note(
         self, drops: list[_Drop], found: Int64Array, before: Int64Array, arrivals: Int64Array, lines: Int64Array
@@ -141,7 +154,7 @@ class Clock:
         return begin - reach, end + reach
 
     def check(self, options: IngestOptions) -> None:
-        """Refuses a file whose clock starts again, or is set back by an hour.
+        """Refuses a file whose clock starts again, or is set back by whole hours.
 
         Raises:
             TraceError: ``trace.clock_restarts``, ``trace.clock_set_back``, until the parameter clock_restarts says how
@@ -193,13 +206,15 @@ def _restarts(found: list[_Drop]) -> TraceError:
 
 def _set_back(found: list[_Drop]) -> TraceError:
     first = found[0]
-    return _refusal(
-        "clock_set_back",
-        f"at line {first.line:,} the clock goes back by {(first.before_ns - first.at_ns) / NS / 60:.0f} minutes and "
-        "goes on from there: daylight saving ended (then give the log's zone and repeated_hour=order), or the logs of "
-        "two servers were joined",
-        first.line,
+    minutes = (first.before_ns - first.at_ns) / NS / 60
+    saving = "daylight saving ended (then give the log's zone and repeated_hour=order)"
+    why = (
+        saving
+        if minutes * 60 * NS < 1.5 * _HOUR_NS
+        else "the log's zone changed, or times have 12 hours without AM or PM"
     )
+    what = f"at line {first.line:,} the clock goes back by {minutes:.0f} minutes and goes on from there"
+    return _refusal("clock_set_back", f"{what}: {why}, or the logs of two servers were joined", first.line)
 
 
 def _refusal(code: str, what: str, line: int) -> TraceError:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from replay.closed_loop import ClosedLoop, unroll
 from replay.traces.chains import copies_of
 from replay.traces.sharing import copies_apart
-from replay.workload import Labels, PrefixBlocks
+from replay.workload import Labels, Leaves, PrefixBlocks
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -35,6 +35,7 @@ class Draft:
     priority: Int64Array | None = None
     session: Int64Array | None = None
     loop: ClosedLoop | None = None
+    leaves: Leaves | None = None
 
     @property
     def n(self) -> int:
@@ -85,6 +86,7 @@ class Draft:
             priority=_taken(self.priority, index),
             session=session,
             loop=None if self.loop is None else copies_of(self.loop, index, copy),
+            leaves=None if self.leaves is None else self.leaves.take(index),
         )
 
 

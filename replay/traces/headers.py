@@ -1,4 +1,4 @@
-"""Columns that may be mistaken for each other: a second header in another order, two columns of one name."""
+"""Columns that may be mistaken for each other: a second header that differs, two columns of one name."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ _LOOKED_AT = 1_000
 
 
 def check_headers(raw: pl.DataFrame, rejected: pl.Series) -> None:
-    """Refuses a file in which another header follows, whose columns stand in another order. ``raw``: the cells of the
-    wanted columns; ``rejected``: the lines of rows that could not be kept.
+    """Refuses a file in which another header follows, whose columns stand in another order or have other names or
+    units. ``raw``: the cells of the wanted columns; ``rejected``: the lines of rows that could not be kept.
 
     Raises:
         TraceError: ``trace.columns_change``.
     """
-    names = [name for name, kind in raw.schema.items() if kind == pl.String()]
+    names = {_plain(name): name for name, kind in raw.schema.items() if kind == pl.String()}
     for row in raw.filter(pl.col(LINE).is_in(rejected.implode())).head(_LOOKED_AT).to_dicts():
-        for name in names:
-            found = (row[name] or "").strip()
-            if found != name and found in names:
+        cells = {name: _plain(row[name] or "").lstrip("\ufeff") for name in names.values()}
+        if not any(cell in names for cell in cells.values()):
+            continue
+        for name, found in cells.items():
+            if found != _plain(name):
                 cure = "upload the parts one by one"
                 what = f"at line {row[LINE]:,} another header follows, with {found!r} where {name!r} stood before"
                 raise curable("trace.columns_change", what, cure, "file", line=row[LINE], column=name)

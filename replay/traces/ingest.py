@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from replay.errors import FieldError, TraceError
 from replay.traces import canonical
-from replay.traces.aggregates import check_columns, check_plausible, check_rows_are_requests
+from replay.traces.aggregates import check_columns, check_plausible, check_rows_are_requests, remark_sampled
 from replay.traces.canonical import Meta
 from replay.traces.cleaning import Ledger
 from replay.traces.delimited import open_delimited
@@ -92,6 +92,7 @@ def ingest(
             found = read_whole(Pass(chosen, table, options, pseudonyms, Path(folder)))
             ledger, spool = found.ledger, found.spool
             ledger.assumed["container"] = table.sample.container
+            remark_sampled(table.sample, ledger)
             if opened.compression != "none":
                 ledger.assumed["compression"] = opened.compression
             if pseudonyms is not None and pseudonyms.found:
@@ -321,6 +322,7 @@ def _report(
         closed_loop_requests=measured.closed_loop,
         retries_by_id=ledger.retried,
         retries_after_failure=measured.retries.requests,
+        cancel_times=measured.cancel_times,
         status_counts=measured.statuses,
         warnings=list(ledger.warnings.values()),
     )

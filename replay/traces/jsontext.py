@@ -67,15 +67,17 @@ def flat_names(row: dict[str, Any]) -> Iterator[str]:
 
 
 def pick(row: dict[str, Any], name: str) -> Any:
-    """The value of ``name``: a key as it stands, else a path through nested objects; ``None`` where absent."""
+    """The value of ``name``: a key as it stands, else a path through nested objects, whose keys may have dots, too;
+    ``None`` where absent."""
     if name in row:
         return row[name]
-    value: Any = row
-    for key in name.split("."):
-        if not isinstance(value, dict):
-            return None
-        value = value.get(key)
-    return value
+    at = name.find(".")
+    while at > 0:
+        inner = row.get(name[:at])
+        if isinstance(inner, dict) and (found := pick(inner, name[at + 1 :])) is not None:
+            return found
+        at = name.find(".", at + 1)
+    return None
 
 
 _ODD_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")

@@ -17,7 +17,7 @@ from replay.traces.checks import MixFacts, check_mix, mix_refusal
 NS = 10**9
 _KEPT = (
     "prompt_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "model", "priority", "status",
-    "source_ttft_ns", "source_e2e_ns", "source_queue_ns",
+    "cancel_after_ns", "source_ttft_ns", "source_e2e_ns", "source_queue_ns",
 )  # fmt: skip
 
 

@@ -38,6 +38,7 @@ MappedField = Literal[
     "session",
     "priority",
     "status",
+    "cancel_after",
     "prefix_blocks",
 ]
 MAPPED_FIELDS: tuple[MappedField, ...] = get_args(MappedField)
@@ -88,7 +89,7 @@ class IngestOptions(Spec):
     rows_are_requests: bool = False
     """Said by the user: every row is one request, though the file looks like sums over many."""
     keep_duplicates: bool = False
-    """Said by the user: rows that are equal in all they say are different requests, though most rows have a twin."""
+    """Said by the user: rows that are equal in all they say, or share an id, are different requests."""
     ignore_status: bool = False
     """Said by the user: columns that seem to tell failed calls from good ones do not."""
     turn_lengths: TurnLengths | None = None

@@ -11,6 +11,7 @@ from tempfile import mkdtemp
 from typing import Any, Self
 
 from replay.traces.aggregates import Counters, Subtotals
+from replay.traces.cancels import with_cancel_times
 from replay.traces.cleaning import Ledger
 from replay.traces.clock import Clock, Shift, shifted
 from replay.traces.formats.base import Format
@@ -46,7 +47,7 @@ class Pass:
                 self.counters.add(frame)
                 self.clock.add(frame)
                 kept = frame if self.pseudonyms is None else self.pseudonyms.replace(frame)
-                self.spool.add(shifted(kept, self.shifts))
+                self.spool.add(shifted(with_cancel_times(kept), self.shifts))
         return self.again(survey=self.ledger.survey) if self.ledger.again else self
 
     def again(self, **changes: Any) -> Self:

@@ -136,6 +136,7 @@ class Measured:
     missing_prompt: int
     missing_output: int
     closed_loop: int
+    cancel_times: int
     timeless: int
     """Closed-loop requests that also lack a time of their own."""
     twins: int
@@ -170,7 +171,7 @@ def measure(path: Path, meta: Meta, span_ns: int, tick: Callable[[int], None]) -
     joint = np.zeros((64, 64), dtype=np.int64)
     prefix = _prefix_reuse(meta) if meta.block_size_tokens is not None else None
     retries, pace = Retries(), Tally()
-    requests = closed = timeless = twins = in_sessions = 0
+    requests = closed = timeless = twins = in_sessions = cancel_times = 0
     for frame in canonical.slices(path):
         tick(requests)
         requests += frame.height
@@ -181,6 +182,7 @@ def measure(path: Path, meta: Meta, span_ns: int, tick: Callable[[int], None]) -
         ties = arrivals.ties
         arrivals.add(times)
         retries.add(frame)
+        cancel_times += frame.height - frame["cancel_after_ns"].null_count()
         took = frame.filter(pl.col("source_e2e_ns") > 0, pl.col("output_tokens") > 0)
         if took.height:
             pace.add((took["source_e2e_ns"] // took["output_tokens"] // 1000).to_numpy())
@@ -247,6 +249,7 @@ def measure(path: Path, meta: Meta, span_ns: int, tick: Callable[[int], None]) -
         missing_prompt=requests - profile.prompt_tokens.n,
         missing_output=requests - profile.output_tokens.n,
         closed_loop=closed,
+        cancel_times=cancel_times,
         timeless=timeless,
         twins=twins,
         retries=retries,

@@ -76,6 +76,8 @@ class CleaningReport(Document):
     """Requests whose id an earlier one had, at another time."""
     retries_after_failure: int = 0
     """Requests whose session sent a prompt of the same length within the ten minutes before, which failed."""
+    cancel_times: int | None = None
+    """Requests of which it is known when their clients left, or would have; ``None`` in older reports."""
     status_counts: dict[str, int]
     warnings: list[str]
 

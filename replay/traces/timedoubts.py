@@ -1,4 +1,4 @@
-"""Numbers in a column of times that are no times in any unit: days of a spreadsheet, numbers that lost their digits."""
+"""Numbers in a column of times that are no times in any unit: days, ticks, dates as digits, lost digits."""
 
 from __future__ import annotations
 
@@ -11,6 +11,16 @@ _DAYS = (36_526, 73_051)
 """1 January 2000 and 2100 as spreadsheets count days, from 30 December 1899."""
 _DAYS_SPAN = 400
 _MIN_ROWS = 5
+_CLOCKS = (
+    ("100-ns ticks since the year 1 (.NET)", 630_822_816_000_000_000, 662_380_416_000_000_000),
+    ("100-ns ticks since 1601 (Windows)", 125_911_584_000_000_000, 157_469_184_000_000_000),
+    ("us since 1601 (Chrome)", 12_591_158_400_000_000, 15_746_918_400_000_000),
+)
+"""Counts that no unit of ours fits, from 2000 to 2100."""
+_DATE_DIGITS = (
+    r"^(?:20\d\d)(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])(?:(?:[01]\d|2[0-3])[0-5]\d(?:[0-5]\d(?:\d{3})?)?)?$"
+)
+"""``20261103``, ``20261103090005``, with or without seconds and milliseconds."""
 _SCIENTIFIC = r"^[+-]?\d(?:\.(\d*))?[eE]\+?(\d{1,2})$"
 _MOST_SHARE = 0.5
 
@@ -39,6 +49,31 @@ def check_days(column: str, numbers: pl.Series) -> None:
         "give the column the format YYYY-MM-DD HH:MM:SS.000 in the spreadsheet and export it again; if the numbers are "
         "no days, give time_unit",
     )
+
+
+def check_clock(column: str, numbers: pl.Series, *, unit_stated: bool) -> None:
+    """Refuses counts of other systems' clocks and, unless the user has said a unit, dates as digits (20261103090005).
+    ``numbers`` times 10^9.
+
+    Raises:
+        TraceError: ``trace.date_digits``, ``trace.other_clock``.
+    """
+    low, high = numbers.min(), numbers.max()
+    if not isinstance(low, int) or not isinstance(high, int) or has_fractions(numbers):
+        return
+    scale = 10**9
+    for clock, begin, end in _CLOCKS:
+        if begin * scale <= low and high < end * scale:
+            what = f"column {column!r} holds numbers such as {low // scale}, which look like {clock}"
+            raise _refusal("other_clock", column, what, "convert them to seconds since 1970")
+    if unit_stated or numbers.count() < _MIN_ROWS:
+        return
+    whole = pl.select((pl.lit(numbers) // scale).cast(pl.String)).to_series().drop_nulls()
+    if bool(whole.str.contains(_DATE_DIGITS).all()):
+        what = f"column {column!r} holds numbers such as {whole[0]}, which look like the digits of a date"
+        raise _refusal(
+            "date_digits", column, what, "write dates as YYYY-MM-DD HH:MM:SS; if they are none, give time_unit"
+        )
 
 
 def check_digits(column: str, text: pl.Series, unit_ns: int) -> None:

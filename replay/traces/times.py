@@ -15,7 +15,7 @@ from replay.traces.cleaning import Ledger
 from replay.traces.namedzones import by_name, named_zones, without_names, zone_needed
 from replay.traces.options import TIME_UNITS, IngestOptions, TimeUnit
 from replay.traces.stamps import stamps_ns
-from replay.traces.timedoubts import check_days, check_digits
+from replay.traces.timedoubts import check_clock, check_days, check_digits
 
 UNIT_NS: dict[str, int] = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 EPOCH_2000_NS = 946_684_800 * 10**9
@@ -89,6 +89,8 @@ class TimeParser:
         return values, rules.set(far & rules.is_null(), "far_off")
 
     def _parsed(self, series: pl.Series) -> Cast:
+        if isinstance(series.dtype, (pl.Categorical, pl.Enum)):
+            series = series.cast(pl.String)
         if isinstance(series.dtype, pl.Datetime):
             return self._typed(series)
         if isinstance(series.dtype, (pl.String, pl.Null)):
@@ -113,6 +115,7 @@ class TimeParser:
         self.kind = "number"
         self.ledger.time_column = self.column
         self.ledger.whole_times = not has_fractions(numbers)
+        check_clock(self.column, numbers, unit_stated=self.options.time_unit is not None)
         if self.options.time_unit is None:
             check_days(self.column, numbers)
         if self.options.time_unit is not None:

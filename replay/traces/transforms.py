@@ -14,6 +14,7 @@ from replay.closed_loop import ClosedLoop
 from replay.errors import FieldError, TraceError, curable
 from replay.specs import Transform
 from replay.traces import canonical
+from replay.traces.cancels import check_cancel_times, cut_answers, leaves_of
 from replay.traces.canonical import Meta
 from replay.traces.chains import chain_note, check_extent, find_chains
 from replay.traces.changes import change
@@ -69,12 +70,15 @@ def load_workload(
     present = scan.collect_schema()
     columns = ["arrival_ns", "prompt_tokens", "output_tokens", "status"]
     columns += [name for name in ("tenant", "priority", "max_tokens") if name in present]
+    columns += ["cancel_after_ns"] if transform.cancels != "as_logged" else []
     with_blocks = bool(meta.block_size_tokens) and "prefix_blocks" in present
     if with_blocks:
         columns.append("prefix_blocks")
     has_sessions = "session" in present
     columns += [name for name in ("after_line", "delay_ns", "source_line") if name in present]
     table = scan.select([*columns, _SESSION] if has_sessions else columns).collect()
+    if transform.cancels != "as_logged":
+        check_cancel_times(table)
     window = find_window(table["arrival_ns"].drop_nulls().to_numpy(), transform, meta)
     excluded: dict[str, int] = {}
     chains = find_chains(table)
@@ -91,6 +95,7 @@ def load_workload(
     table = _count_out(table, wanted_tenants(transform), "other_tenants", excluded)
     table = _count_out(table, pl.col("status").ne_missing("cache_hit"), "gateway_cache_hit", excluded)
     table = _count_out(table, pl.col("prompt_tokens").is_not_null(), "no_prompt_tokens", excluded)
+    table, cancel_note = cut_answers(table, transform, seed)
     table, output_note = _unknown_outputs(table, transform, seed, excluded)
     table = _count_out(table, pl.col("output_tokens").is_not_null(), "no_output_tokens", excluded)
     if table.height == 0:
@@ -128,8 +133,10 @@ def load_workload(
         priority=_priorities(table["priority"]) if "priority" in columns else None,
         session=session,
         loop=loop,
+        leaves=leaves_of(table) if "cancel_after_ns" in columns else None,
     )
-    notes = [*([meta.notes] if meta.notes else []), *_notes(window, transform, excluded, in_window), *output_note]
+    notes = [*([meta.notes] if meta.notes else []), *_notes(window, transform, excluded, in_window), *cancel_note]
+    notes += output_note
     if loop is not None:
         notes.append(chain_note(loop))
     draft, said = change(draft, transform, seed, max_requests)
@@ -161,6 +168,7 @@ def load_workload(
         priority_class=draft.priority_class,
         scored=scored,
         closed_loop=draft.loop,
+        leaves=draft.leaves,
         follows=follows,
     )
     if follows is None:

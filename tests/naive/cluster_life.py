@@ -16,14 +16,14 @@ Batch = list[tuple[Request, int, int]]
 
 @dataclass
 class Life:
-    """What may happen: ``after[i]`` and ``delay[i]`` of followers (-1: open), limits (-1: none), seconds of patience
-    (0: endless), and (time, is lost, replica) in order."""
+    """What may happen: ``after[i]`` and ``delay[i]`` of followers (-1: open), limits (-1: none), the patience of each
+    client (-1: endless; empty: of all), and (time, is lost, replica) in order."""
 
     after: list[int]
     delay: list[int]
     most_requests: int = -1
     most_prompt_tokens: int = -1
-    patience: int = 0
+    patience: list[int] = field(default_factory=list)
     changes: list[tuple[int, int, int]] = field(default_factory=list)
     down: set[int] = field(default_factory=set)
 
@@ -156,8 +156,13 @@ class LivingCluster(Cluster):
                 self.status[r.index] = "held"
 
     # --- time ---
-    def patient(self) -> list[Request]:
-        return [r for r in self.arrived if self.status[r.index] in ("in", "held")]
+    def leaving(self) -> list[tuple[int, Request]]:
+        """When each client that waits now will leave, and its request."""
+        return [
+            (self.sent[r.index] + self.life.patience[r.index], r)
+            for r in self.arrived
+            if self.life.patience and self.life.patience[r.index] >= 0 and self.status[r.index] in ("in", "held")
+        ]
 
     def run(self) -> None:
         self.ready: set[int] = set()
@@ -165,8 +170,7 @@ class LivingCluster(Cluster):
             times = [replica.due for replica in self.replicas if replica.due is not None]
             times += [self.sent[r.index] for r in self.to_come if r.index in self.sent]
             times += [time for time, _, _ in self.changes]
-            if self.life.patience:
-                times += [self.sent[r.index] + self.life.patience for r in self.patient()]
+            times += [time for time, _ in self.leaving()]
             if not times:
                 return
             self.instant(min(times))
@@ -184,10 +188,9 @@ class LivingCluster(Cluster):
                 self.lose(k, now)
             else:
                 self.down.remove(k)
-        if self.life.patience:
-            for r in self.patient():
-                if self.sent[r.index] + self.life.patience <= now:
-                    self.give_up(r, now)
+        for time, r in self.leaving():
+            if time <= now:
+                self.give_up(r, now)
         for k in self.ready:
             self.replicas[k].clear()
         self.log.append((now, self.look()))

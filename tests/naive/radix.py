@@ -94,9 +94,19 @@ class RadixSglang(Sglang):
 
     # --- the scheduler's hooks ---
     def sort_queue(self) -> None:
-        if self.lpm and 2 <= len(self.waiting) <= 128:
-            length = {r.index: self.walk(self.texts[r.index][: r.P + r.gen]).depth for r in self.waiting}
-            self.waiting.sort(key=lambda r: -length[r.index])
+        if not self.lpm or not 2 <= len(self.waiting) <= 128:
+            return
+        length, starts = dict[int, int](), list[Text]()
+        for r in self.waiting:
+            text = self.texts[r.index][: r.P + r.gen]
+            hit = self.walk(text).depth
+            length[r.index] = min(hit, len(text) - 1)
+            if hit <= 32 <= len(text):
+                if text[:32] in starts:
+                    length[r.index] = -1
+                else:
+                    starts.append(text[:32])
+        self.waiting.sort(key=lambda r: -length[r.index])
 
     def match(self, r: Request) -> int:
         self.tips[r.index] = self.walk(self.texts[r.index][: r.P + r.gen - 1])
@@ -151,13 +161,12 @@ class RadixSglang(Sglang):
         super().retract(r)
 
     def make_room(self, pages: int) -> None:
-        if self.free >= self.evictable():
-            return
-        while pages > 0:
+        missing = pages - (self.free - self.evictable())
+        while missing > 0:
             leaves = [node for node in self.nodes() if not node.children and node.locks == 0]
             if not leaves:
                 return
             oldest = min(leaves, key=lambda node: node.used)
             assert oldest.parent is not None
             oldest.parent.children.remove(oldest)
-            pages -= len(oldest.run) // self.bs
+            missing -= len(oldest.run) // self.bs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from naive.batches import Request, Twin, ceil_div
 
@@ -17,8 +17,8 @@ class Sglang(Twin):
     ratio_least: float = 0.098
     chunked: Request | None = None
     full: bool = False
-    took: int = 0
-    """Pages of the batch being built."""
+    log: list[list[object]] = field(default_factory=list)
+    """Each step's free or evictable pages and [request, tokens]."""
 
     def __post_init__(self) -> None:
         self.ratio = self.ratio_first
@@ -30,19 +30,15 @@ class Sglang(Twin):
         self.full = False
 
     def schedule(self, now: int) -> None:
-        self.took = 0
         self.prefill(now)
         if not self.batch:
             self.decode()
-        self.make_room(self.took)
+        self.make_room(0)
+        if self.batch:
+            self.log.append([self.free, sorted([e.r.index, e.tokens] for e in self.batch)])
 
     def page_up(self, tokens: int) -> int:
         return ceil_div(tokens, self.bs) * self.bs
-
-    def hold(self, r: Request, tokens: int) -> None:
-        before = r.blocks
-        super().hold(r, tokens)
-        self.took += r.blocks - before
 
     # --- what a radix cache adds ---
     def sort_queue(self) -> None:
@@ -63,70 +59,69 @@ class Sglang(Twin):
         """Undoes ``lock``."""
 
     def make_room(self, pages: int) -> None:
-        """The batch took so many pages."""
+        """So many pages are to be free beside what is cached."""
 
     def prefill(self, now: int) -> None:
+        if self.chunked is not None or not self.running:
+            self.full = False
         if self.chunked is None and (self.full or not self.waiting):
             return
         others = [r for r in self.running if r is not self.chunked]
         if self.chunked is None and len(others) >= self.slots:
             self.full = True
             return
-        self.sort_queue()
         if self.chunked is not None:
             self.keep(self.chunked, self.chunked.comp)
+        self.sort_queue()
         free = self.free * self.bs
-        total = free - sum(min(r.M - r.gen, CLIP) for r in others) * self.ratio
+        reserved = sum(min(r.M - r.gen, CLIP) * self.ratio for r in others)
         memory, inputs = free, self.max_prefill_tokens
         chunk = self.chunk_size if self.chunk_size is not None else 1 << 60
 
         def charge(tokens: int, output: int) -> None:
-            nonlocal total, memory, inputs, chunk
-            total -= self.page_up(tokens) + output
-            memory -= self.page_up(tokens)
+            nonlocal reserved, memory, inputs, chunk
+            reserved += self.page_up(tokens) + self.bs + output
+            memory -= self.page_up(tokens) + self.bs
             inputs -= self.page_up(tokens)
             chunk -= self.page_up(tokens)
 
         if self.chunked is not None:
             r = self.chunked
-            limit = min(chunk, int(total))
+            limit = min(chunk, int(free - reserved))
             if limit <= 0:
                 limit = chunk
-            tokens, output = r.todo, min(r.M - r.gen, CLIP)
-            if tokens > limit:
-                tokens, output = max(limit // self.bs, 1) * self.bs, 0
+            tokens, output = min(r.todo, limit), min(r.M, CLIP)
+            if tokens < r.todo:
+                output = 0
             else:
                 self.chunked = None
             self.hold(r, r.comp + tokens)
             self.add(r, tokens)
             charge(tokens, output)
         while self.waiting:
+            if free > reserved and memory > 0 and (inputs <= 0 or chunk <= 0):
+                return
             if len(others) + len(self.batch) >= self.slots:
-                self.full = True
+                self.full = bool(others)
                 return
             r = self.waiting[0]
-            output = min(r.M - r.gen, CLIP)
             hit = self.match(r)
-            extend = r.todo - hit
-            spare = self.bs if self.bs > 1 else 0
-            if extend + output + spare >= total:
-                self.full = True
-                return
-            if self.page_up(extend) >= inputs and self.batch:
-                return
+            tokens, output = r.todo - hit, min(r.M, CLIP)
             locked = self.lock(r)
-            if extend + output + spare >= total - locked:
+            if tokens + min(r.M - r.gen, CLIP) + self.bs >= free - locked - reserved:
                 self.unlock(r)
-                self.full = True
+                self.full = bool(others)
                 return
-            tokens = extend
-            if self.page_up(extend) > chunk:
+            if self.chunk_size is None and self.page_up(tokens) >= inputs and self.batch:
+                self.unlock(r)
+                return
+            if self.page_up(tokens) > chunk:
                 tokens, output = chunk // self.bs * self.bs, 0
-                if tokens <= 0 or self.chunked is not None:
+                if tokens <= 0:
                     self.unlock(r)
                     return
                 self.chunked = r
-            total -= locked
+            free -= locked
             memory -= locked
             self.admit(r, now)
             r.comp = hit
@@ -134,8 +129,8 @@ class Sglang(Twin):
             self.hold(r, hit + tokens)
             self.add(r, tokens)
             charge(tokens, output)
-            if total <= 0 or memory <= 0:
-                self.full = True
+            if free <= reserved or memory <= 0:
+                self.full = bool(others)
                 return
             if inputs <= 0 or chunk <= 0:
                 return
@@ -145,14 +140,22 @@ class Sglang(Twin):
 
     def decode(self) -> None:
         rows = [r for r in self.running if not r.complete]
+        ending = len(rows) < len(self.running)
+        if ending:
+            self.full = False
         if not rows:
             return
         if self.new_blocks(rows) > self.free:
+            if ending:
+                return  # what they free is there in the next step
             once = False
+            self.make_room(self.new_blocks(rows))
             while len(rows) > 1 and (not once or self.new_blocks(rows) > self.free):
                 # The best are kept: most output tokens, then the shorter prompt, then the earlier.
                 rows.sort(key=lambda r: (-r.gen, r.P, self.running.index(r)))
                 self.retract(rows.pop())
+                self.make_room(ceil_div(len(rows) * 20, self.bs))
+                self.make_room(self.new_blocks(rows))
                 once = True
             kept = self.running
             self.ratio = min(1.0, (sum(r.gen for r in kept) + 20 * len(kept)) / (sum(r.M for r in kept) + 1))

@@ -54,6 +54,8 @@ class V0:
     steps: int = 0
     scheduled: int = 0
     end: int = 0
+    log: list[list[object]] = field(default_factory=list)
+    """Each step's free blocks and [request, tokens]."""
 
     @property
     def free(self) -> int:
@@ -109,6 +111,7 @@ class V0:
         budget, todo, out = self.B, deque(self.running), list[Request]()
         decodes, ending, under_way, new = list[Request](), list[Request](), list[Request](), list[Request]()
         chunks, emitting = list[tuple[int, int]](), list[Request]()
+        served = list[tuple[Request, int]]()
 
         def free() -> int:
             return self.blocks - sum(r.blocks for r in [*todo, *decodes, *ending, *under_way, *new])
@@ -117,6 +120,7 @@ class V0:
             nonlocal budget
             budget -= q
             chunks.append((q, r.comp))
+            served.append((r, q))
             r.comp += q
             if r.comp == r.length:
                 emitting.append(r)
@@ -151,8 +155,7 @@ class V0:
         self.waiting.extendleft(out)
         if not chunks:
             return None
-        self.steps += 1
-        self.scheduled += sum(q for q, _ in chunks)
+        self.count(served)
         return emitting, self.duration(chunks)
 
     def step(self, now: int) -> tuple[list[Request], int] | None:
@@ -184,9 +187,13 @@ class V0:
             chunks = [(1, r.length - 1) for r in batch]
         if not batch and not moved:
             return None
-        self.steps += 1
-        self.scheduled += sum(q for q, _ in chunks)
+        self.count([(r, q) for r, (q, _) in zip(batch, chunks, strict=True)])
         return batch, moved * self.copy + (self.duration(chunks) if batch else 0)
+
+    def count(self, served: list[tuple[Request, int]]) -> None:
+        self.steps += 1
+        self.scheduled += sum(q for _, q in served)
+        self.log.append([self.free, sorted([r.index, q] for r, q in served)])
 
     def duration(self, chunks: list[tuple[int, int]]) -> int:
         w, a, b, e2, o = self.cost

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from replay.verify import case_rules
+
 
 @dataclass
 class Config:
@@ -35,6 +37,10 @@ class Config:
     draft_step: tuple[int, int] = (0, 0)
     """A draft pass: ps, and millionths of the model's own decode step."""
     frees_in_order: bool = False
+    victims_stay: bool = False
+    """Whom a step preempts after it was scheduled stays in the batch, and the request after it is passed over."""
+    runs_past_end: bool = False
+    """A request whose last token is in flight is scheduled again; that token is dropped."""
     host_blocks: int = 0
     """Blocks that host memory keeps of those evicted; copying back costs the step ``host_cost`` = (once, a block)."""
     host_cost: tuple[int, int] = (0, 0)
@@ -60,6 +66,8 @@ class Request:
     drafts: int = 0
     blocks: list[Block] = field(default_factory=list)
     cached_blocks: int = 0
+    stale: int = 0
+    """Computed tokens that it is taken to have after a preemption in a batch that it stayed in."""
     state: str = "new"
     first: int = -1
     last: int = -1
@@ -229,7 +237,7 @@ class Engine:
         i = 0
         while i < len(self.running) and budget > 0:
             r = self.running[i]
-            if r.placeholders > 0 and r.comp + 2 - r.placeholders >= r.P + r.N:
+            if not c.runs_past_end and r.placeholders > 0 and r.comp + 2 - r.placeholders >= r.P + r.N:
                 i += 1
                 continue
             q = r.num_tokens + r.placeholders + r.drafts - r.comp
@@ -244,9 +252,9 @@ class Engine:
                 victim = max(self.running, key=lambda x: x.key) if c.policy == "priority" else self.running[-1]
                 position = self.running.index(victim)
                 self.running.remove(victim)
-                if victim.index in batch:
+                if victim.index in batch and not c.victims_stay:
                     budget += batch.pop(victim.index)[1]
-                if position < i:
+                if position < i and not c.victims_stay:
                     i -= 1
                 self.preempt(victim)
                 preempted_any = True
@@ -254,7 +262,7 @@ class Engine:
                     granted = False
                     break
             if not granted:
-                if c.policy != "priority":
+                if c.policy != "priority" or c.victims_stay:
                     break
                 continue
             batch[r.index] = (r, q, r.comp)
@@ -267,9 +275,9 @@ class Engine:
                 if not queue:
                     break
                 r = queue[0] if c.policy == "fcfs" else min(queue, key=lambda x: (x.rank, x.index))
-                hit_blocks = self.lookup(r)
-                on_host = self.on_host(r, len(hit_blocks))
-                hit = self.hit_tokens(hit_blocks) + len(on_host) * c.bs
+                hit_blocks = self.lookup(r) if not r.stale else []
+                on_host = self.on_host(r, len(hit_blocks)) if not r.stale else []
+                hit = self.hit_tokens(hit_blocks) + len(on_host) * c.bs + r.stale
                 q = r.num_tokens - hit
                 if 0 < thr < q:
                     q = thr
@@ -293,8 +301,9 @@ class Engine:
                 for name in on_host:
                     self.pool.to_host(name)
                 loaded += len(on_host)
-                self.hits += hit
-                r.hits += hit
+                self.hits += hit - r.stale
+                r.hits += hit - r.stale
+                r.stale = 0
                 assert self.grow(r, hit + q)
                 batch[r.index] = (r, q, hit)
                 budget -= q
@@ -304,7 +313,11 @@ class Engine:
                 # Each was put in front of a queue of their own, and that one in front of this.
                 self.waiting = passed[::-1] + [r for r in self.waiting if r not in passed]
         self.host_hits += loaded * c.bs
-        for r, q, _ in batch.values():
+        for r, q, before in batch.values():
+            if r.state == "preempted":
+                r.stale = q
+                r.placeholders += before + q >= r.num_tokens + r.placeholders
+                continue
             r.comp += q
             if r.comp >= r.num_tokens + r.placeholders:
                 r.placeholders += 1
@@ -340,7 +353,7 @@ class Engine:
 
     def process(self, batch: list[tuple[Request, int, int]], end: int) -> None:
         for r, q, comp in batch:
-            if comp + q < r.num_tokens:
+            if comp + q < r.num_tokens or r.state == "finished":
                 continue
             r.placeholders -= 1
             drafts = max(0, comp + q - r.num_tokens)
@@ -391,8 +404,11 @@ class Engine:
                     break
                 now = self.pending[0].arrival
                 continue
+            before = sum(r.preemptions for r in self.requests)
             batch = self.schedule(now)
-            assert batch, "stuck"
+            if not batch:
+                assert sum(r.preemptions for r in self.requests) > before, "stuck"
+                continue
             self.count(batch)
             now += self.duration(batch)
             self.process(batch, now)
@@ -405,8 +421,12 @@ class Engine:
         while True:
             self.arrivals(now)
             if not self.waiting and not self.running:
-                if queue:
-                    queue.clear()
+                for batch, at in queue:  # of requests that have ended
+                    if batch:
+                        now = previous_end = self.end = max(previous_end, at) + self.duration(batch)
+                queue.clear()
+                if self.pending and self.pending[0].arrival <= now:
+                    continue
                 if not self.pending:
                     break
                 now = max(now, self.pending[0].arrival)
@@ -430,6 +450,7 @@ class Engine:
 
 def from_case(case: dict) -> tuple[Config, list[Request]]:
     """A recorded case (engine semantics 8.3) as twin objects."""
+    rules = case_rules(case)
     config = Config(
         S=case["S"],
         B=case["B"],
@@ -443,6 +464,12 @@ def from_case(case: dict) -> tuple[Config, list[Request]]:
         async_=case["async_"],
         caching=case["caching"],
         policy=case["policy"],
+        max_model_len=case.get("max_model_len", 1 << 40),
+        thr_binds_lone_request=rules["threshold_binds_lone_request"],
+        unchunked_looks_further=rules["unchunked_looks_further"],
+        frees_in_order=rules["frees_in_order"],
+        victims_stay=rules["victims_stay"],
+        runs_past_end=rules["runs_past_end"] and case["async_"],
     )
     requests = [
         Request(

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from engine_cases import deployment, rng_of
 
 from replay.deployment import Deployment, resolve_deployment
 from replay.hardware.catalogue import shipped_catalogue
+from replay.results import STATUSES
 from replay.simulate import simulate
-from replay.workload import Workload
+from replay.workload import STAYS, Leaves, Workload
 
 PS = 10**12
 
@@ -36,17 +38,21 @@ def test_28_pools_with_free_transfers_have_the_prefill_pools_ttft_and_no_prefill
     assert (apart.itl.max_s or 0.0) < 0.3 * long_prompt_s < (mixed.itl.max_s or 0.0)
 
 
-def test_33_requests_that_are_given_up_leave_their_blocks_and_their_slots() -> None:
+@pytest.mark.parametrize("status", ["client_timeout", "cancelled"])
+def test_33_requests_that_are_given_up_leave_their_blocks_and_their_slots(status: str) -> None:
     crowd = 40
     arrival = np.append(np.zeros(crowd, np.int64), 30 * PS)
     prompt, output = np.full(crowd + 1, 1000), np.full(crowd + 1, 3000)
     output[-1] = 50
     load = Workload(arrival, prompt, output, 30.0)
-    tiny = with_spec(
-        engine={"preset": "vllm-0.33", "overrides": {"num_gpu_blocks_override": 400}}, client_timeout_s=5.0
-    )
+    tiny = with_spec(engine={"preset": "vllm-0.33", "overrides": {"num_gpu_blocks_override": 400}})
+    if status == "cancelled":  # each at a time of its own, the last ones first
+        after = np.append(np.linspace(9 * PS, PS, crowd).astype(np.int64), STAYS)
+        load = replace(load, leaves=Leaves(after, np.ones(crowd + 1, np.bool_)))
+    else:
+        tiny = with_spec(**tiny.spec.model_dump(include={"engine"}), client_timeout_s=5.0)
     result = simulate(load, tiny)
-    assert result.rejected == {"client_timeout": crowd}
+    assert (result.requests.status[:-1] == STATUSES.index(status)).all()
     assert result.kv_usage_max > 0.9, "the crowd filled the cache"
     last = slice(crowd, None)
     alone = simulate(Workload(arrival[last], prompt[last], output[last], 30.0), tiny)

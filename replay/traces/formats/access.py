@@ -15,7 +15,17 @@ from replay.errors import FieldError, TraceError
 from replay.traces.formats.base import Match
 from replay.traces.formats.records import RecordFormat, RecordReading, Row
 from replay.traces.formats.usage import Parts, cached_rule, parts_from
-from replay.traces.formats.values import duration_ns, first, http_status, iso, naive_ns, number, pick_key, text
+from replay.traces.formats.values import (
+    counts_only,
+    duration_ns,
+    first,
+    http_status,
+    iso,
+    naive_ns,
+    number,
+    pick_key,
+    text,
+)
 from replay.traces.options import TimeUnit
 from replay.traces.rows import Sample
 from replay.traces.times import EPOCH_2000_NS, EPOCH_2100_NS
@@ -38,6 +48,7 @@ _ENVOY_TOTAL = ("gen_ai.usage.total_tokens", "llm_total_token", "llm_total_token
 _GENERATES = re.compile(r"completions?|responses|messages|generate|invoke|converse|embeddings|/chat", re.IGNORECASE)
 _PROMPT_HEADER = re.compile(r"(?:prompt|input)[_-]?tokens?$", re.IGNORECASE)
 _OUTPUT_HEADER = re.compile(r"(?:generated|completion|output)[_-]?tokens?$", re.IGNORECASE)
+_NO_COUNT_HEADER = re.compile(r"max|limit|remaining|budget|uncached", re.IGNORECASE)
 _LONG_S = 60
 _CACHED_HEADER = re.compile(r"cached?[_-](?:(?:prompt|input|read)[_-])*tokens?$", re.IGNORECASE)
 
@@ -47,7 +58,7 @@ def _is_other(method: Any, path: Any) -> bool:
     verb, where = text(method), text(path)
     if verb is not None and verb.upper() in ("GET", "HEAD", "OPTIONS"):
         return True
-    return where is not None and _GENERATES.search(where.split("?", 1)[0]) is None
+    return where is not None and (counts_only(where) or _GENERATES.search(where.split("?", 1)[0]) is None)
 
 
 def _envoy_parts(record: dict[str, Any]) -> Parts:
@@ -98,7 +109,8 @@ def _envoy_detect(sample: Sample) -> Match | None:
 
 
 def _column(names: Any, pattern: re.Pattern[str]) -> str | None:
-    return next((name for name in names if pattern.search(str(name))), None)
+    """The first name that fits and is no limit on tokens."""
+    return next((name for name in names if pattern.search(str(name)) and not _NO_COUNT_HEADER.search(str(name))), None)
 
 
 def _nginx_parts(record: dict[str, Any]) -> Parts:

@@ -33,6 +33,11 @@ def _time_ns(metrics: dict[str, Any], name: str) -> int | None:
     return None if unit is None else scaled_ns(metric.get("value"), unit)
 
 
+def _between(start: int | None, end: int | None) -> int | None:
+    """How long a request took that was cancelled, of which no latency is given."""
+    return None if start is None or end is None or end < start else end - start
+
+
 def _expand(record: dict[str, Any], line: int, reading: RecordReading) -> list[Row]:
     meta = record["metadata"]
     phase = meta.get("benchmark_phase")
@@ -51,7 +56,8 @@ def _expand(record: dict[str, Any], line: int, reading: RecordReading) -> list[R
         "session": meta.get("conversation_id"),
         "status": status,
         "source_ttft_ns": _time_ns(metrics, "time_to_first_token"),
-        "source_e2e_ns": _time_ns(metrics, "request_latency"),
+        "source_e2e_ns": _time_ns(metrics, "request_latency")
+        or (_between(start, end) if status == "aborted" else None),
         "request_id": meta.get("x_request_id"),
     }
     talk = meta.get("x_correlation_id") or meta.get("conversation_id")

@@ -153,6 +153,8 @@ class TableFormat:
             total,
             self.cached_inside,
             prompt_column=present.get("prompt_tokens"),
+            reasoning_column=present.get("reasoning_tokens"),
+            asks=self.cached_inside is None,
             checks_total=self.checks_total,
         )
         wants_total = self.checks_total or cached or "reasoning_tokens" in present

@@ -10,13 +10,17 @@ import polars as pl
 
 from replay.errors import FieldError, TraceError, curable
 from replay.traces.cleaning import Ledger
-from replay.traces.formats.base import TOKEN_FIELDS, Match, TableFormat
+from replay.traces.formats.base import Match, TableFormat
+from replay.traces.formats.leaving import with_cancel_after
 from replay.traces.formats.outcomes import Outcomes, kind_of, outcome_columns, with_outcomes
 from replay.traces.formats.own import check_blocks
 from replay.traces.jsoncells import json_cells
-from replay.traces.options import MAPPED_FIELDS, REQUIRED_FIELDS, IngestOptions, MappedField
+from replay.traces.names import check_names, jumps
+from replay.traces.options import MAPPED_FIELDS, REQUIRED_FIELDS, IngestOptions, MappedField, TimeUnit
 from replay.traces.rows import Sample, Table
-from replay.traces.tokenshape import check_unmapped_cache, total_column
+from replay.traces.separate import check_separate
+from replay.traces.times import unit_in_name
+from replay.traces.tokenshape import check_unmapped
 
 _SYNONYMS: dict[MappedField, tuple[str, ...]] = {
     "arrival": (
@@ -73,6 +77,7 @@ def unknown_columns(sample: Sample) -> TraceError:
     """The refusal of a table that no format recognises: what was found, what is needed, a mapping to try."""
     _check_first_line(sample)
     guess = suggestions(sample.columns)
+    guess["arrival"] = [column for column in guess["arrival"] if not jumps(sample, column)]
     pairs = [f"{field}={found[0] if found else 'COLUMN'}" for field, found in guess.items()]
     seen = ", ".join(sample.columns[:40]) + (", ..." if len(sample.columns) > 40 else "")
     cure = (
@@ -103,52 +108,21 @@ def _check_first_line(sample: Sample) -> None:
         raise curable("trace.separator", f"the header is one cell: {first[:80]!r}", cure, "file", line=1)
 
 
-_NOT_TOKENS = re.compile(
-    r"(?:^|_)(chars?|characters?|bytes?|kb|words?|cost|price|usd|spend|messages?|chunks?|seconds?|latency)(?:_|$)"
-)
-_OF_MANY = re.compile(
-    r"(?:^|_)(avg|average|mean|median|p\d\d|percentile|std|stddev|tps|per_s|per_sec|per_second|rate|throughput)(?:_|$)"
-)
-_THOUSANDS = re.compile(r"(?:^|_)(ktok(?:en)?s?|thousands?)(?:_|$)")
-_LIMITS = re.compile(r"(?:^|_)max(?:imum)?_(?:\w+_)?(?:tokens?|length|len|toks)$")
-_ENDS = re.compile(
-    r"(?:^|_)(?:end(?:ed)?|finish(?:ed)?|complet(?:ed|ion)|done|stop(?:ped)?|response)(?:_(?:at|time|ts|s|ms))*$"
-)
-
-
-def _words(column: str) -> str:
-    """The last part of a column's name, in lower case with underscores."""
-    leaf = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column.rsplit(".", 1)[-1])
-    return re.sub(r"[^a-z0-9]+", "_", leaf.lower())
-
-
-def _check_names(options: IngestOptions, ledger: Ledger) -> None:
-    """Refuses lengths from a column whose name says that it counts something else; says where arrivals are ends.
+def _cancel_column(column: str | None, ledger: Ledger) -> dict[str, TimeUnit]:
+    """The column of the times after which clients left, with its unit.
 
     Raises:
-        TraceError: ``trace.not_tokens``.
+        TraceError: ``trace.cancel_unit``: its name does not say in which unit.
     """
-    for field in TOKEN_FIELDS:
-        column = options.mapping.get(field)
-        if column is None:
-            continue
-        name = _words(column)
-        other = _THOUSANDS.search(name) or _OF_MANY.search(name)
-        other = other or (None if "tok" in name else _NOT_TOKENS.search(name))
-        total = total_column((column,), column) is not None
-        if other is None and not total and not _LIMITS.search(name):
-            continue
-        held = other.group(1) if other else "input and output together" if total else "a limit, not what was generated"
-        cure = f"map {field} to a column that counts its tokens; if {column!r} does, rename it"
-        what = f"{field} is mapped to {column!r}, whose name says that it holds {held}"
-        raise curable("trace.not_tokens", what, cure, "mapping", column=column)
-    arrival = options.mapping["arrival"]
-    if _ENDS.search(_words(arrival)):
-        ledger.warn(
-            "ends",
-            f"the name of {arrival!r} says when requests ended: if so, they arrived earlier, long ones more than short "
-            "ones, and bursts look flatter than they were",
-        )
+    if column is None:
+        return {}
+    unit = unit_in_name(column)
+    if unit is None:
+        cure = f"rename the column so that it ends in its unit, e.g. {column}_s or {column}_ms"
+        what = f"cancel_after is mapped to {column!r}, whose name does not say in which unit it is"
+        raise curable("trace.cancel_unit", what, cure, "mapping", column=column)
+    ledger.assumed["cancel_after"] = f"{column}, in {unit} since the request was sent"
+    return {column: unit}
 
 
 class GenericFormat:
@@ -198,11 +172,13 @@ class GenericFormat:
                 f"one column is mapped to two fields: {', '.join(twice)}",
                 [FieldError(cure, field="mapping", column=twice[0], rule="mapping", cure=cure)],
             )
-        _check_names(options, ledger)
-        check_unmapped_cache(sample, options.mapping, options)
+        check_names(sample, options, ledger)
+        check_unmapped(sample, options.mapping, options)
+        check_separate(sample, options.mapping, options)
         columns = {field: options.mapping[field] for field in MAPPED_FIELDS if field in options.mapping}
         outcomes = _outcomes(sample, options)
         outcomes.say(sample, ledger)
+        cancels = _cancel_column(columns.pop("cancel_after", None), ledger)
         inner = TableFormat(
             name=self.name,
             title=self.title,
@@ -211,8 +187,11 @@ class GenericFormat:
             containers=(sample.container,),
             cached_inside=None,
             checks_total=True,
-            extra=tuple(outcomes.columns),
-            hook=with_outcomes(check_blocks, outcomes),
+            extra=(*outcomes.columns, *cancels),
+            hook=with_outcomes(
+                lambda frame, batch, reading: with_cancel_after(check_blocks(frame, batch, reading), batch, cancels),
+                outcomes,
+            ),
         )
         return inner.read(table, options, ledger)
 

@@ -55,20 +55,21 @@ def _details(record: dict[str, Any]) -> dict[str, Any]:
 def _parts(record: dict[str, Any]) -> Parts:
     """Parts of a usage map with open keys: every further key with ``input`` or ``output`` in it is a part of one."""
     details = _details(record)
-    if str(details.get("unit") or "TOKENS").upper() != "TOKENS":
+    if _unit(record) != "TOKENS":
         return Parts()
     raw: dict[str, Any] = {
         "prompt_tokens": pick_key(details, *_INPUT),
         "output_tokens": pick_key(details, *_OUTPUT),
         "total": pick_key(details, "total", "total_tokens", "totalTokens"),
     }
-    read = created = reasoning = beside = 0
+    read = created = reasoning = beside = outputs = 0
     seen = {"cached_tokens": False, "reasoning_tokens": False}
     try:
         for key, value in details.items():
             if key in (*_INPUT, *_OUTPUT) or (number := count(value) if _is_part(key) else None) is None:
                 continue
             if "output" in key or "completion" in key or "reasoning" in key:
+                outputs += number
                 if "reasoning" in key:
                     reasoning, seen["reasoning_tokens"] = reasoning + number, True
                 continue
@@ -83,21 +84,26 @@ def _parts(record: dict[str, Any]) -> Parts:
     raw["cached_tokens"] = read if seen["cached_tokens"] else None
     raw["reasoning_tokens"] = reasoning if seen["reasoning_tokens"] else None
     raw["created"] = created + beside  # audio and other parts of the input count like those written to a cache
-    return without_side(_with_outputs(parts_from(raw, None), reasoning))
+    return without_side(_with_outputs(parts_from(raw, None), outputs))
+
+
+def _unit(record: dict[str, Any]) -> str:
+    """What the counts are of, in older versions beside the usage."""
+    return str(first(_details(record).get("unit"), record.get("unit"), "TOKENS")).upper()
 
 
 def _is_part(key: str) -> bool:
     return any(word in key for word in ("input", "output", "cache", "reasoning", "completion", "prompt"))
 
 
-def _with_outputs(parts: Parts, reasoning: int) -> Parts:
-    """Reasoning added to the output where the total shows that it is beside it; the total then fits the rest."""
-    if parts.bad or not reasoning or None in (parts.given, parts.output, parts.total):
+def _with_outputs(parts: Parts, more: int) -> Parts:
+    """Further parts of the output (reasoning, audio) added to it, unless the total shows that they are inside: without
+    a total, Langfuse sums all parts up."""
+    if parts.bad or not more or parts.given is None or parts.output is None:
         return parts
-    given, output, total = parts.given or 0, parts.output or 0, parts.total
-    if total in (given + output + reasoning, given + parts.extra + output + reasoning):
-        whole = output + reasoning
-        return Parts(parts.given, whole, parts.read, parts.created, parts.reasoning, parts.total)
+    whole = parts.output + more
+    if parts.total in (None, parts.given + whole, parts.given + parts.extra + whole):
+        return parts._replace(output=whole)
     return parts
 
 
@@ -125,7 +131,7 @@ def _expand(record: dict[str, Any], line: int, reading: RecordReading) -> list[R
     if key is not None and known_spans.repeats(key):
         reading.not_request("generations around others")
         return []
-    unit = str(_details(record).get("unit") or "TOKENS").upper()
+    unit = _unit(record)
     if unit != "TOKENS":
         reading.ledger.warn("unit", f"some rows count {unit[:20].lower()}, not tokens: their lengths are unknown")
     start, end = _get(record, "start_time"), _get(record, "end_time")

@@ -2,9 +2,9 @@
 
 ``arrival_s`` (or ``_ms``, ``_us``, ``_ns``), ``prompt_tokens``, ``output_tokens``; and, if there, ``cached_tokens``,
 ``reasoning_tokens``, ``model``, ``tenant``, ``session``, ``priority``,
-``status``; ``source_ttft_s``, ``source_e2e_s``, ``source_queue_s`` (or the other units); ``after_line`` with
-``delay_s``; in JSON and Parquet ``prefix_blocks``. A trace that was kept (``capreplay ingest --out``) is such a file
-too, and is read back as it was: its metadata say when it began and in which zone.
+``status``, ``cancel_after_s``; ``source_ttft_s``, ``source_e2e_s``, ``source_queue_s`` (or the other units);
+``after_line`` with ``delay_s``; in JSON and Parquet ``prefix_blocks``. A trace that was kept (``capreplay ingest
+--out``) is such a file too, and is read back as it was: its metadata say when it began and in which zone.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ from replay.traces.formats.base import (
     block_lists,
     duration_column,
 )
+from replay.traces.formats.leaving import with_cancel_after
 from replay.traces.formats.outcomes import Outcomes, outcome_columns, with_outcomes
 from replay.traces.formats.records import MEASURED
 from replay.traces.kept import kept_in
-from replay.traces.options import TIME_UNITS, IngestOptions, MappedField
+from replay.traces.options import TIME_UNITS, IngestOptions, MappedField, TimeUnit
 from replay.traces.parquet import ParquetTable
 from replay.traces.rows import JSON_CONTAINERS, Batch, Sample, Table
+from replay.traces.separate import check_separate
 from replay.traces.source import refusal
-from replay.traces.tokenshape import check_unmapped_cache
+from replay.traces.tokenshape import check_unmapped
 
 _OPTIONAL: tuple[MappedField, ...] = ("cached_tokens", "reasoning_tokens", *TEXT_FIELDS, "status", "prefix_blocks")
 _ARRIVALS = tuple(f"arrival_{unit}" for unit in TIME_UNITS)
@@ -41,6 +43,7 @@ _LINES = ("source_line", "after_line")
 _DELAYS = {f"delay_{unit}": ("delay_ns", unit) for unit in TIME_UNITS}
 _LATENCIES = {f"{name[:-2]}{unit}": (name, unit) for name in MEASURED for unit in TIME_UNITS}
 """Column to the canonical column of that time, and its unit."""
+_CANCELS: dict[str, TimeUnit] = {f"cancel_after_{unit}": unit for unit in TIME_UNITS}
 
 
 def check_blocks(frame: pl.DataFrame, batch: Batch, reading: Reading) -> pl.DataFrame:
@@ -65,9 +68,10 @@ def check_blocks(frame: pl.DataFrame, batch: Batch, reading: Reading) -> pl.Data
 
 
 def _linked(frame: pl.DataFrame, batch: Batch, reading: Reading) -> pl.DataFrame:
-    """Block ids, what the source measured, and which request must end before another starts. ``source_line``, where the
-    file has it, is put aside as ``kept_line``: until rows are booked, their own lines tell them apart."""
-    frame = check_blocks(frame, batch, reading)
+    """Block ids, when clients left, what the source measured, and which request must end before another starts.
+    ``source_line``, where the file has it, is put aside as ``kept_line``: until rows are booked, their own lines
+    tell them apart."""
+    frame = with_cancel_after(check_blocks(frame, batch, reading), batch, _CANCELS)
     raw = batch.frame.select(cells.name for cells in batch.frame if cells.null_count() < len(cells))
     for column, (name, unit) in {**_DELAYS, **_LATENCIES}.items():
         if column in raw.columns and (found := duration_column(batch, column, unit)) is not None:
@@ -117,7 +121,7 @@ def _table(sample: Sample) -> TableFormat | None:
         checks_total=True,
         arrival_optional=True,
         extra=(
-            *(name for name in (*_LINES, *_DELAYS) if sample.may_have(name)),
+            *(name for name in (*_LINES, *_DELAYS, *_CANCELS) if sample.may_have(name)),
             *(name for name in _LATENCIES if name in sample.columns),
         ),
         hook=_linked,
@@ -165,9 +169,11 @@ class OwnFormat:
                 "columns",
                 f"needed: {', '.join(self.needs)}; give no format to have it detected, or a mapping",
             )
-        check_unmapped_cache(table.sample, inner.columns, options)
-        frames = map(_numbered, inner.read(table, options, ledger))
         kept = kept_in(table.source.path) if isinstance(table, ParquetTable) else None
+        if kept is None:  # else they were asked about when it was first read
+            check_unmapped(table.sample, inner.columns, options)
+            check_separate(table.sample, inner.columns, options)
+        frames = map(_numbered, inner.read(table, options, ledger))
         return frames if kept is None else _as_kept(frames, kept, ledger)
 
 

@@ -38,6 +38,9 @@ def _bedrock(record: dict[str, Any], line: int, reading: RecordReading) -> list[
     if text(record.get("schemaType")) != "ModelInvocationLog":
         reading.not_request("records of another schema")
         return []
+    if text(record.get("operation")) == "CountTokens":
+        reading.not_request("calls that count tokens")
+        return []
     row: Row = cached_rule(reading, _bedrock_grouped, "input.inputTokenCount").row("", _bedrock_parts(record))
     body = obj(obj(record.get("output")).get("outputBodyJson"))
     error = text(record.get("errorCode"))

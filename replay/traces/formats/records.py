@@ -17,6 +17,7 @@ from replay.traces.formats.base import Match, Reading, add_rule, block_lists, ca
 from replay.traces.jsontext import Records, column_of, is_ids
 from replay.traces.options import IngestOptions, MappedField, TimeUnit
 from replay.traces.rows import LINE, Batch, Sample, Table
+from replay.traces.separate import repeated_ids
 from replay.traces.times import TimeParser
 from replay.traces.tokenshape import TokenShape
 
@@ -36,6 +37,7 @@ FIELDS: tuple[MappedField, ...] = (
 MEASURED = ("source_ttft_ns", "source_e2e_ns", "source_queue_ns")
 INTEGERS = ("after_back", "after_line", "delay_ns", *MEASURED)
 _ROWS = 20_000
+_MIN_ROWS = 20
 
 Row = dict[str, Any]
 """One request: canonical names (``FIELDS``, ``INTEGERS``) to raw values, and if wanted ``rule`` and ``column`` (why it
@@ -59,8 +61,10 @@ class RecordReading(Reading):
     """One pass over records: ``state`` is the format's own, for what it joins over records."""
 
     state: dict[str, Any] = field(default_factory=dict)
-    seen: dict[str, tuple[int, Any]] = field(default_factory=dict)
-    """Line and arrival of each request id."""
+    seen: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    """Of each request id the arrival, and the prompt tokens if the output is known."""
+    answered_again: int = 0
+    """Requests with the id and the prompt tokens of one before that was answered, too."""
     numbered: int = 0
     """Requests booked so far."""
     expanded: int = 0
@@ -153,6 +157,7 @@ class RecordFormat:
             yield self._frame(held, labels, times, shape, reading)
         for look in reading.at_end:
             look()
+        self._check_ids(reading)
         if computed:
             ledger.whole_times = False  # they are not the file's numbers
         if self.said_unit is not None:
@@ -230,13 +235,29 @@ class RecordFormat:
             if not isinstance(name, str | int) or name in ("", "None") or rules[index][0]:
                 continue
             at = row.get("arrival")
+            prompt = row.get("prompt_tokens") if row.get("output_tokens") else None
             before = reading.seen.get(str(name))
             if before is None:
-                reading.seen[str(name)] = (row["line"], at)
-            elif before[1] == at:
+                reading.seen[str(name)] = (at, prompt)
+            elif before[0] == at:
                 rules[index] = ("duplicate_request", self.columns.get("request_id", "request_id"))
             else:
                 reading.ledger.retried += 1
+                reading.answered_again += prompt is not None and prompt == before[1]
+
+    def _check_ids(self, reading: RecordReading) -> None:
+        """Ids that come again though the call was answered, in most rows: one call is logged more than once.
+
+        Raises:
+            TraceError: ``trace.repeated_ids``.
+        """
+        again, rows = reading.answered_again, reading.ledger.rows_read
+        if rows >= _MIN_ROWS and 4 * again >= rows and not reading.options.keep_duplicates:
+            label = self.columns.get("request_id", "request_id")
+            what = (
+                f"{again:,} of {rows:,} rows have the {label} and the prompt tokens of an earlier one that was answered"
+            )
+            raise repeated_ids(what, label)
 
     def _check_blocks(self, frame: pl.DataFrame, reading: RecordReading, label: str) -> pl.DataFrame:
         frame = block_lists(frame, reading, label)

@@ -22,6 +22,8 @@ from replay.traces.rows import Sample
 _TEXT = re.compile(
     r"^\[(\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}:\d{2}(?:[.,]\d+)?)[^\]]*\]\s*(Receive|Finish):\s*(?:\w+=)?(.*)$"
 )
+_HEALTH_CHECK = "HEALTH_CHECK"
+"""How the ids of the server's own requests to itself begin."""
 _RID = re.compile(r"\brid=(?:'([^']*)'|\"([^\"]*)\"|(\[[^\]]*\]))")
 _JSON_EVENT = re.compile(r'"event":\s*"request\.')
 _META = "'meta_info': "
@@ -93,6 +95,9 @@ def _expand(record: dict[str, Any], line: int, reading: RecordReading) -> list[R
         return []
     rows: list[Row] = []
     for rid, out in _members(event):
+        if rid is not None and rid.startswith(_HEALTH_CHECK):
+            reading.not_request("health checks")
+            continue
         if str(event["event"]).startswith("request.received"):
             rows.extend(_received(rid, event, line, reading))
         elif event["event"] == "request.finished":

@@ -6,33 +6,41 @@ Shapes (rules of the providers' API references):
   holds what came from a cache;
 - Anthropic (``input_tokens`` with ``cache_read_input_tokens``, ``cache_creation_input_tokens``) and Amazon Bedrock:
   the input is the uncached rest, the prompt is the sum of the three;
-- Gemini (``promptTokenCount``): cached ones included, ``thoughtsTokenCount`` beside the candidates.
+- Gemini (``promptTokenCount``, in its Python library ``prompt_token_count``): cached ones included; what tools put into
+  the prompt and ``thoughtsTokenCount`` stand beside the prompt and the candidates, unless the total adds up without.
 
 Reasoning is part of the output, except where ``total = prompt + output + reasoning`` shows that it is not.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
-from replay.errors import FieldError, TraceError
+from replay.errors import FieldError, TraceError, curable
 from replay.traces.formats.records import RecordReading, Row, records_of
 from replay.traces.formats.values import BadCountError, count, known, obj, pick_key
 
 CachedSide = Literal["included", "excluded"]
 """Whether an input holds the cached tokens."""
 
-_PROMPT = ("prompt_tokens", "promptTokens", "promptTokenCount", "input_tokens", "inputTokens", "inputTokenCount")
+_PROMPT = (
+    "prompt_tokens", "promptTokens", "promptTokenCount", "input_tokens", "inputTokens", "inputTokenCount",
+    "prompt_token_count",
+)  # fmt: skip
 _OUTPUT = (
     "completion_tokens", "completionTokens", "candidatesTokenCount", "output_tokens", "outputTokens",
-    "outputTokenCount",
+    "outputTokenCount", "candidates_token_count",
 )  # fmt: skip
-_TOTAL = ("total_tokens", "totalTokens", "totalTokenCount")
-_READ_INSIDE = ("cached_tokens", "cachedContentTokenCount", "prompt_cache_hit_tokens")
+_TOTAL = ("total_tokens", "totalTokens", "totalTokenCount", "total_token_count")
+_READ_INSIDE = (
+    "cached_tokens", "cachedContentTokenCount", "cached_content_token_count", "prompt_cache_hit_tokens",
+    "cached_input_tokens", "cachedInputTokens", "input_cached_tokens",
+)  # fmt: skip
 _READ_BESIDE = (
     "cache_read_input_tokens", "cacheReadInputTokens", "cacheReadInputTokenCount", "prompt_cache_read_tokens",
 )  # fmt: skip
@@ -41,8 +49,13 @@ _CREATED = (
 )  # fmt: skip
 _PROMPT_DETAILS = ("prompt_tokens_details", "input_tokens_details", "promptTokensDetails", "input_token_details")
 _OUTPUT_DETAILS = ("completion_tokens_details", "output_tokens_details", "output_token_details")
-_REASONING = ("reasoning_tokens", "thoughtsTokenCount", "reasoning", "reasoningTokens")
+_THOUGHTS = ("thoughtsTokenCount", "thoughts_token_count")
+_REASONING = ("reasoning_tokens", *_THOUGHTS, "reasoning", "reasoningTokens")
+_OF_TOOLS = ("toolUsePromptTokenCount", "tool_use_prompt_token_count")
 _LARGER_SHARE = 0.2
+_MIN_ROWS, _MOST_SHARE = 5, 0.5
+_APART = re.compile("anthropic|bedrock|claude", re.IGNORECASE)
+"""Providers that count cached tokens apart themselves."""
 _EXCLUDES = ("input_tokens", "inputTokens", "inputTokenCount")
 """Names of an input that, beside ``cache_read...``, is the uncached rest."""
 
@@ -108,7 +121,8 @@ class Parts(NamedTuple):
 
 def is_usage(value: object) -> bool:
     """Whether an object counts input and output tokens under names of a provider."""
-    return isinstance(value, dict) and any(n in value for n in _PROMPT) and any(n in value for n in _OUTPUT)
+    outputs = (*_OUTPUT, *_THOUGHTS)
+    return isinstance(value, dict) and any(n in value for n in _PROMPT) and any(n in value for n in outputs)
 
 
 @lru_cache(maxsize=4096)
@@ -157,7 +171,29 @@ def parts_of(usage: Mapping[str, Any]) -> Parts:
         side = "excluded"
     if side == "included" and beside is None:
         raw["created"] = None  # an OpenAI-shaped input holds what was written to the cache, too
-    return parts_from(raw, side)
+    elif raw["created"] is None and side == "excluded" and isinstance(usage.get("cache_creation"), dict):
+        raw["created"] = _sum(usage["cache_creation"].values())  # Anthropic's breakdown, by how long it is kept
+    parts = parts_from(raw, side)
+    return _with_thoughts(parts, usage) if any(name in usage for name in (*_THOUGHTS, *_OF_TOOLS)) else parts
+
+
+def _sum(values: Iterable[object]) -> int | None:
+    counts = [value for value in values if isinstance(value, int)]
+    return sum(counts) if counts else None
+
+
+def _with_thoughts(parts: Parts, usage: Mapping[str, Any]) -> Parts:
+    """Gemini's thoughts put into the output, and what tools added into the prompt."""
+    of_tools = pick_key(usage, *_OF_TOOLS)
+    given = (parts.given or 0) + (of_tools if isinstance(of_tools, int) else 0)
+    if parts.bad is not None or parts.given is None:
+        return parts
+    if parts.total is not None and parts.total == parts.given + (parts.output or 0):
+        return parts
+    output = parts.output
+    if parts.reasoning is not None and parts.total != given + (output or 0):
+        output = (output or 0) + parts.reasoning
+    return parts._replace(given=given, output=output)
 
 
 def parts_from(raw: Mapping[str, Any], side: CachedSide | None) -> Parts:
@@ -199,6 +235,8 @@ class CachedRule:
     label: str
     proofs: defaultdict[str, Counter[str]] | None = None
     noted: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    totals: Counter[str] = field(default_factory=Counter)
+    """Rows that have a total without cached tokens, and those of which it is ``more`` than the parts."""
 
     def row(self, group: str, parts: Parts) -> Row:
         """The canonical counts of a call.
@@ -233,7 +271,11 @@ class CachedRule:
 
     def _check_total(self, parts: Parts) -> None:
         whole = (parts.given or 0) + (parts.output or 0)
-        if parts.total and parts.given and parts.output and parts.total not in (whole, whole + (parts.reasoning or 0)):
+        if not (parts.total and parts.given and parts.output):
+            return
+        self.totals["rows"] += 1
+        if parts.total not in (whole, whole + (parts.reasoning or 0)):
+            self.totals["more"] += parts.total > whole
             self.reading.ledger.warn(
                 "total", f"in some rows the total is not the sum of {self.label} and output; it was not used"
             )
@@ -252,6 +294,12 @@ class CachedRule:
         if shown == "excluded" and (side == "excluded" or parts.extra <= (parts.given or 0)):
             return "excluded"
         if self.proofs is None and side is not None and (shown in (None, side) or parts.extra > (parts.given or 0)):
+            if side == "included" and shown is None and _APART.search(group):
+                self.reading.ledger.warn(
+                    "cached_apart",
+                    f"{self.label} of {group[:40]} were read as holding the cached tokens, as the convention says; "
+                    "some instruments write them without: then give prompt_includes_cached=false",
+                )
             return side  # as it is defined; if the whole file shows otherwise, it is read again
         proofs = self._survey()[group]
         if proofs["larger"] >= _LARGER_SHARE * proofs["rows"]:
@@ -281,7 +329,19 @@ class CachedRule:
 
     def settle(self) -> None:
         """At the end of the file: asks for another reading if rows were taken by definition of a provider whose inputs
-        are shown to exclude the cached tokens."""
+        are shown to exclude the cached tokens.
+
+        Raises:
+            TraceError: ``trace.contradicting_total``: in most rows the parts miss some of the total.
+        """
+        rows, more = self.totals["rows"], self.totals["more"]
+        if rows >= _MIN_ROWS and more > _MOST_SHARE * rows:
+            what = (
+                f"in {more:,} of {rows:,} rows the total is more than {self.label} and output: tokens of reasoning, of "
+                "tools or of a cache are missing"
+            )
+            cure = "add them to the counts, or leave the total out if it counts something else"
+            raise curable("trace.contradicting_total", what, cure, "file", column=self.label)
         larger = any(proofs["larger"] >= _LARGER_SHARE * proofs["rows"] for proofs in self.noted.values())
         if self.proofs is None and larger:
             ledger = self.reading.ledger

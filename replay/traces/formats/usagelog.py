@@ -14,7 +14,7 @@ from replay.traces.formats.base import Match
 from replay.traces.formats.bodies import first_usage
 from replay.traces.formats.records import RecordFormat, RecordReading, Row
 from replay.traces.formats.usage import Parts, cached_rule, parts_of
-from replay.traces.formats.values import duration_ns, elapsed_ns, first, http_status, known, obj, text
+from replay.traces.formats.values import counts_only, duration_ns, elapsed_ns, first, http_status, known, obj, text
 from replay.traces.rows import Sample
 from replay.traces.source import refusal
 
@@ -37,6 +37,7 @@ _ANTHROPIC = ("cache_read_input_tokens", "cache_creation_input_tokens")
 _STREAM_PART = "chat.completion.chunk"
 _STREAM_ENDS = ("response.completed", "response.incomplete", "response.failed")
 _ANTHROPIC_PARTS = ("message_start", "message_delta", "message_stop", "content_block_start", "content_block_delta")
+_CACHE_HITS = ("cache_hit", "cacheHit", "from_cache", "cache_status")
 _PATHS = ("path", "url", "endpoint", "route", "uri", "request_path")
 _PROBE = re.compile(r"(?:^|/)(?:health[a-z]*|ready[a-z]*|live[a-z]*|ping|metrics|version|models)/?$", re.IGNORECASE)
 
@@ -68,6 +69,8 @@ def _time(record: dict[str, Any], holder: dict[str, Any]) -> tuple[str | None, A
 
 
 def _status(record: dict[str, Any], holder: dict[str, Any]) -> str:
+    if any(str(record.get(name)).lower() in ("true", "hit") for name in _CACHE_HITS):
+        return "cache_hit"
     if known(record.get("error")) or known(holder.get("error")):
         return "failed"
     code = first(record.get("status_code"), obj(record.get("response")).get("status_code"), record.get("http_status"))
@@ -81,11 +84,14 @@ def _status(record: dict[str, Any], holder: dict[str, Any]) -> str:
     return "ok" if holder else "unknown"
 
 
+def _path(record: dict[str, Any]) -> str:
+    return text(first(*(source.get(name) for source in (record, obj(record.get("request"))) for name in _PATHS))) or ""
+
+
 def _is_probe(record: dict[str, Any]) -> bool:
     """Whether a row asked for health, metrics or the list of models. Other paths may be a gateway's own."""
-    request = obj(record.get("request"))
+    where, request = _path(record), obj(record.get("request"))
     verb = text(first(record.get("method"), record.get("http_method"), request.get("method"))) or ""
-    where = text(first(*(source.get(name) for source in (record, request) for name in _PATHS))) or ""
     return verb.upper() in ("GET", "HEAD", "OPTIONS") or _PROBE.search(where.split("?", 1)[0]) is not None
 
 
@@ -106,6 +112,12 @@ def _row(record: dict[str, Any], reading: RecordReading) -> Row:
             "start_time",
         )
     ends = first(*(record.get(end) for end in _ENDS))
+    choices = holder.get("choices")
+    if isinstance(choices, list) and len(choices) > 1:
+        reading.ledger.warn(
+            "choices",
+            "some answers have several choices, generated side by side: each is read as one request with all tokens",
+        )
     milli = duration_ns(first(record.get("latency_ms"), record.get("duration_ms")), "ms")
     return cached_rule(reading, _grouped, "the input of usage").row(group, parts_of(usage)) | {
         "arrival": start,
@@ -116,7 +128,13 @@ def _row(record: dict[str, Any], reading: RecordReading) -> Row:
         "source_e2e_ns": elapsed_ns(start, ends) if milli is None else milli,
         "source_ttft_ns": duration_ns(first(record.get("ttft_ms"), record.get("time_to_first_token_ms")), "ms"),
         "request_id": text(
-            first(record.get("request_id"), record.get("id"), holder.get("id"), record.get("custom_id"))
+            first(
+                record.get("request_id"),
+                record.get("id"),
+                holder.get("id"),
+                holder.get("responseId"),
+                record.get("custom_id"),
+            )
         ),
     }
 
@@ -138,7 +156,7 @@ def _expand(record: dict[str, Any], line: int, reading: RecordReading) -> list[R
     if kind.startswith("response.") and kind not in _STREAM_ENDS:
         reading.not_request("events of streams")
         return []
-    if not _holder(record) and _is_probe(record):
+    if counts_only(_path(record)) or (not _holder(record) and _is_probe(record)):
         reading.not_request("requests for other paths")
         return []
     row = _row(record, reading)

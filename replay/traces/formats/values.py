@@ -23,6 +23,7 @@ _ISO = re.compile(
     r"^\s*(\d{4}-\d{2}-\d{2})[T ](\d{2}):(\d{2}):(\d{2})(?:[.,](\d{1,9})\d*)?\s*(Z|UTC|[+-]\d{2}(?::?\d{2})?)?\s*$",
     re.IGNORECASE,
 )
+_COUNTS_ONLY = re.compile(r"(?:^|[/:])(?:count_?tokens|(?:de)?tokenize|input_tokens)/?$", re.IGNORECASE)
 _MAX_DIGITS = 40
 _LONGEST_NULL_WORD = max(map(len, NULL_WORDS)) + 8
 """A longer text is no word for "unknown", not even with some white space around it."""
@@ -193,6 +194,11 @@ def http_status(code: object) -> str:
     if 200 <= found < 300:
         return "ok"
     return "failed" if 400 <= found < 600 else "unknown"
+
+
+def counts_only(path: str) -> bool:
+    """Whether a path of an API asks for nothing but a count of tokens, or tokens themselves."""
+    return _COUNTS_ONLY.search(path.split("?", 1)[0]) is not None
 
 
 def pick_key(record: Mapping[str, Any], *names: str) -> Any:

@@ -207,8 +207,27 @@ def test_refusals_name_the_pool_and_the_cure(pools: dict[str, Any], spec: dict[s
     assert error.errors[0].cure
 
 
-def test_a_pools_parallelism_is_refused_under_its_own_field() -> None:
-    assert refusal({"decode_tp": 3}).errors[0].field == "deployment.disaggregation.decode_tp"
+@pytest.mark.parametrize(
+    ("pools", "spec", "field"),
+    [
+        ({"decode_tp": 3}, {}, "disaggregation.decode_tp"),
+        ({}, {"tp": 3}, "tp"),
+        ({"decode_overrides": {"max_num_seq": 4}}, {}, "disaggregation.decode_overrides.max_num_seq"),
+        ({"decode_overrides": {"max_num_seqs": 0}}, {}, "disaggregation.decode_overrides.max_num_seqs"),
+        ({"prefill_overrides": {"kv_offload_gib": 4}}, {}, "disaggregation.prefill_overrides.kv_offload_gib"),
+        (
+            {"decode_overrides": {"max_num_seqs": 8}},
+            {"engine": {"overrides": {"max_num_seqs": 0}}},
+            "engine.overrides.max_num_seqs",
+        ),
+        ({}, {"engine": {"overrides": {"scheduling_policy": "srpt"}}}, "engine.overrides.scheduling_policy"),
+        ({}, {"engine": {"preset": "trtllm"}}, "engine.preset"),
+    ],
+)
+def test_a_pool_is_refused_under_the_field_that_gave_the_value(
+    pools: dict[str, Any], spec: dict[str, Any], field: str
+) -> None:
+    assert refusal(pools, **spec).errors[0].field == field
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,14 @@ def test_a_fault_of_the_pools_names_its_option(trace: Path) -> None:
     assert "--kv-transfer-gb-per-s: too small; give a number above 0" in output
 
 
+@pytest.mark.parametrize("option", ["--set", "--prefill-set", "--decode-set"])
+@pytest.mark.parametrize(("knob", "value"), [("max_num_seq", 4), ("max_model_len", 0), ("seed", 1)])
+def test_a_bad_knob_is_refused_at_the_option_that_gave_it(trace: Path, option: str, knob: str, value: int) -> None:
+    output = invoke("replay", trace, *MODEL, *APART, option, f"{knob}={value}", exit_code=2).output
+    assert any(line.startswith((f"  {option}: ", f"  at {option}")) for line in output.splitlines()), output
+    assert ("replicas:" in output) == (option != "--set")
+
+
 def test_no_option_means_no_pools() -> None:
     nothing = dict.fromkeys(POOL_OPTIONS) | {"prefill_sets": (), "decode_sets": ()}
     assert disaggregation_of(**nothing) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from report_documents import plan_document, replay_document
+from report_documents import plan_document, replay_document, without_range
 
 from api.cli.text import plan_text, replay_text
 
@@ -49,3 +49,12 @@ def test_a_plan_says_how_sure_it_is() -> None:
     text = plan_text(document)
     assert "How sure" not in text
     assert "within the error" not in text
+
+
+def test_a_candidate_without_a_range_is_to_be_measured_first() -> None:
+    document = plan_document()
+    second = document["recommendations"][1] = without_range(document["recommendations"][1])
+    text = plan_text(document)
+    line = next(line for line in text.splitlines() if line.lstrip().startswith("2  A100"))
+    assert "  measure first  " in line
+    assert f"Measure A100-SXM-80GB at TP 2 before buying it: {second['certainty']['sentence']}" in text

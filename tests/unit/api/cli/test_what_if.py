@@ -9,14 +9,15 @@ import pytest
 from click.testing import CliRunner
 
 from api.cli.options import transform_of, transform_options
-from api.cli.what_if import GROWTH_METHODS, SPREADS, ZERO_OUTPUTS
-from replay.specs_transform import GrowthMethod, Spread, Transform, ZeroOutput
+from api.cli.what_if import CANCELS, GROWTH_METHODS, SPREADS, ZERO_OUTPUTS
+from replay.specs_transform import Cancels, GrowthMethod, Spread, Transform, ZeroOutput
 
 
 def test_lists_that_the_options_repeat() -> None:
     assert get_args(GrowthMethod) == GROWTH_METHODS
     assert get_args(Spread) == SPREADS
     assert get_args(ZeroOutput) == ZERO_OUTPUTS
+    assert get_args(Cancels) == CANCELS
 
 
 def parse(*words: str) -> Transform:
@@ -43,12 +44,13 @@ def test_no_option_changes_nothing() -> None:
 def test_each_option_is_a_field() -> None:
     words = (
         "--growth 2 --growth-method shift --busiest 600 --tenant a --tenant b --tenant-growth a=1.5 "
-        "--zero-output infer --spread uniform --burstiness 2 --prompt-scale 1.5 --output-scale 0.5 "
-        "--transform prompt_cap_tokens=8000"
+        "--zero-output infer --cancels at_their_time --spread uniform --burstiness 2 --prompt-scale 1.5 "
+        "--output-scale 0.5 --transform prompt_cap_tokens=8000"
     )
     assert parse(*words.split()) == Transform(
         growth=2, growth_method="shift", busiest_window_s=600, tenants=("a", "b"), tenant_growth={"a": 1.5},
-        zero_output="infer", spread="uniform", burstiness=2, prompt_scale=1.5, output_scale=0.5, prompt_cap_tokens=8000,
+        zero_output="infer", cancels="at_their_time",
+        spread="uniform", burstiness=2, prompt_scale=1.5, output_scale=0.5, prompt_cap_tokens=8000,
     )  # fmt: skip
     assert parse("--transform", "window_from=2026-03-02T09:00", "--without-tenant", "x") == Transform(
         window_from="2026-03-02T09:00", without_tenants=("x",)

@@ -132,3 +132,32 @@ def test_charts_hold_the_residuals_and_plotly_takes_them() -> None:
     assert errors.figure is not None
     assert errors.figure["data"][0]["y"] == pytest.approx([0.1, -0.1])
     assert "1 of 3 are predicted too slow" in errors.text
+
+
+def test_a_plan_may_be_asked_to_rest_on_one_calibration(http: httpx.Client) -> None:
+    older, newer = kept(http), kept(http, date="2026-11-30")
+    page = http.get("/plans/new").text
+    words = "Only meta-llama/Llama-3.1-8B on 1 x H100-SXM, version"
+    one, two = (f'value="{where.removeprefix("/calibrations/")}">{words}' for where in (newer, older))
+    assert page.index(f"{one} 2") < page.index(f"{two} 1")
+    assert '<option value="auto" selected>' in page
+
+
+def test_a_calibration_shows_the_reports_that_rest_on_it(made: TestApp, http: httpx.Client) -> None:
+    where = kept(http)
+    assert "No report rests on it yet" in http.get(where).text
+    deployment = {"model": "meta-llama/Llama-3.1-8B", "gpu": "H100-SXM"}
+    trace = made.add_ready_trace(name="mine")
+    for calibration in ("auto", "shipped"):
+        body = {"trace_id": trace, "deployment": deployment, "calibration": calibration}
+        assert made.work(http.post("/v1/replays", json=body).json()["id"]) == "succeeded"
+    newer, older = (one["id"] for one in http.get("/v1/reports").json()["items"])
+    page = http.get(where).text
+    assert f'href="/reports/{older}"' in page
+    assert newer not in page, "it rests on shipped step times"
+    calibration_id = where.removeprefix("/calibrations/")
+    listed = http.get("/v1/reports", params={"calibration_id": calibration_id}).json()["items"]
+    assert [one["id"] for one in listed] == [older]
+    assert http.get("/v1/reports", params={"calibration_id": "cal_" + "0" * 32}).status_code == 404
+    assert http.delete(f"/v1/reports/{older}").status_code == 204
+    assert "No report rests on it yet" in http.get(where).text

@@ -68,6 +68,9 @@ def test_a_failed_job_says_why(made: TestApp, http: httpx.Client) -> None:
     page = unescape(http.get(f"/jobs/{job}").text)
     assert "too many bad rows" in page
     assert "line 3, column out: 'x' is no number (fix it)" in page
+    assert "<progress" not in page
+    only = made.add_job(kind="ingest", status="failed", error_detail="'x' is no number", errors=errors)
+    assert unescape(http.get(f"/jobs/{only}").text).count("'x' is no number") == 1
     assert http.get(f"/jobs/{job}/state").json() == {
         "progress": 0.0, "words": "failed", "final": True, "location": None,
     }  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 import pytest
-from report_documents import burst_plan_document, plan_document, replay_document, timeline
+from report_documents import burst_plan_document, plan_document, replay_document, timeline, without_range
 
 from api.reports import figures, render_timeline_csv
 from api.reports.html import context
@@ -96,6 +96,19 @@ def test_unpriced_candidates_are_not_drawn_as_free() -> None:
     assert figure["data"][0]["x"] == [10.0, 19.0]
     unpriced = [one for one in plan().recommendations if one.usd_per_hour is None]
     assert figures.alternatives(unpriced) is None
+
+
+def test_a_candidate_without_a_range_looks_and_reads_different() -> None:
+    document = plan_document()
+    document["recommendations"][1] = without_range(document["recommendations"][1])
+    report = parse_report(document)
+    assert isinstance(report, PlanReport)
+    figure = figures.alternatives(report.recommendations)
+    assert figure is not None
+    bar = figure["data"][0]
+    assert bar["text"] == ["4 GPUs", "10 GPUs, measure first"]
+    assert bar["marker"]["color"][0] != bar["marker"]["color"][1]
+    assert bar["error_x"]["array"][1] == 0.0
 
 
 @pytest.mark.parametrize(("span", "unit"), [(60, "seconds"), (3600, "minutes"), (86400, "hours"), (604800, "days")])

@@ -17,6 +17,7 @@ from report_documents import (
     empty_plan_document,
     plan_document,
     replay_document,
+    without_range,
 )
 
 from api.reports import render_html
@@ -190,3 +191,21 @@ def test_a_plan_page_says_how_sure_the_count_is() -> None:
     html = render_html(document, standalone=False)
     assert "How sure: " not in html
     assert "<dt>GPUs</dt><dd>4</dd>" in html
+
+
+def test_candidates_without_a_range_are_apart_and_no_headline_is_green() -> None:
+    document = plan_document()
+    html = unescape(render_html(document, standalone=False))
+    assert '<header class="verdict good"' in html
+    assert "Measure first" not in html
+    document["recommendations"][1] = without_range(document["recommendations"][1])
+    html = unescape(render_html(document, standalone=False))
+    assert "Do not buy these on this report" in html
+    assert "<li>5 x TP2 A100-SXM-80GB: No range: a step may be off by 297 %, which bounds no count.</li>" in html
+    assert "analytic, measure first" in html
+    assert "measured first after all others" in html
+    document["recommendations"] = [without_range(one) for one in document["recommendations"]]
+    document["verdict"] = {"status": "measure_first", "sentence": "No range."}
+    html = unescape(render_html(document, standalone=False))
+    assert '<header class="verdict" id="verdict">' in html
+    assert "<dd>4, no range</dd>" in html

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_documents import empty_plan_document, plan_document, replay_document
+from report_documents import empty_plan_document, plan_document, replay_document, without_range
 
 from api.reports import formats, render_csv
 from api.reports.tables import Column, Table, safe_cell, show, to_csv
@@ -141,3 +141,5 @@ def test_plan_as_csv_has_the_range_of_each_count() -> None:
     assert "it fails at 4 replicas" in first["certainty_why"]
     assert (older["fewest_gpus"], older["certainty_why"], older["may_be_cheapest"]) == ("", "", "true")
     assert (unpriced["most_replicas"], unpriced["most_usd_per_hour"]) == ("8", "")
+    document["recommendations"][1] = without_range(plan_document()["recommendations"][1])
+    assert [row["measure_first"] for row in read(render_csv(document))[:3]] == ["false", "true", "false"]

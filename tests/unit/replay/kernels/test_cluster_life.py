@@ -96,7 +96,7 @@ def run_twin(c: Config, r: Requests, cost: tuple, router: str, down: Down) -> Li
         delay=r.delay_ps.tolist() if len(r.after) else [0] * n,
         most_requests=c.max_num_queued_reqs,
         most_prompt_tokens=c.max_num_queued_tokens,
-        patience=c.client_timeout_ps,
+        patience=[NEVER if p == FAR else int(p) for p in r.patience_ps],
         changes=sorted(changes),
         down={k for k, start, _ in down if start == 0},
     )
@@ -113,6 +113,17 @@ def run_twin(c: Config, r: Requests, cost: tuple, router: str, down: Down) -> Li
     )
     twin.run()
     return twin
+
+
+def with_patience(c: Config, r: Requests, patience_ps: list[int] | np.ndarray) -> tuple[Config, Requests]:
+    return c._replace(clients_leave=1), r._replace(patience_ps=np.array(patience_ps, np.int64))
+
+
+def drawn_patience(rng: np.random.Generator, n: int) -> np.ndarray:
+    """One for all, or one each, some endless: what all wait and what each waits, whichever ends first."""
+    all_wait = int(rng.choice([1, 10, 300, 2000, 20_000, FAR]))
+    each = rng.choice([1, 10, 50, 300, 301, 2000, 20_000, FAR], n) if rng.random() < 0.7 else np.full(n, all_wait)
+    return np.minimum(each, all_wait)
 
 
 def draw(rng: np.random.Generator, router: str, *, closed: bool, limits: bool, timeout: bool, failures: bool) -> tuple:
@@ -142,7 +153,7 @@ def draw(rng: np.random.Generator, router: str, *, closed: bool, limits: bool, t
             max_num_queued_tokens=int(rng.choice([NEVER, NEVER, 0, 5, 60])),
         )
     if timeout:
-        c = c._replace(client_timeout_ps=int(rng.choice([1, 10, 300, 2000, 20_000])))
+        c, r = with_patience(c, r, drawn_patience(rng, n))
     down: Down = []
     if failures:
         c = c._replace(replicas_may_be_down=1)
@@ -207,7 +218,7 @@ SEEN = {
     "timeout": {"finished", "gave_up"},
     "failures": {"finished", "held"},
     "patient": {"finished", "refused", "refused_tokens", "held", "open"},
-    "all": {"finished", "refused", "refused_tokens", "gave_up"},
+    "all": {"finished", "refused", "refused_tokens", "gave_up", "held", "open"},
 }
 
 
@@ -275,12 +286,23 @@ def test_the_prompt_limit_counts_requests_without_a_first_token() -> None:
 def test_whom_a_client_gives_up_frees_its_place_at_the_next_boundary() -> None:
     """One slot. 0 would run to 900 and is given up at 250: its slot is free at 300. 1, which waited, is admitted then
     and ends at its deadline of 400: in time. 2 is given up while it waits."""
-    r = requests([0, 150, 150], [4] * 3, [9, 1, 1])
-    state = run_life(config(max_num_seqs=1, client_timeout_ps=250), r, flat())
+    c, r = with_patience(config(max_num_seqs=1), requests([0, 150, 150], [4] * 3, [9, 1, 1]), [250] * 3)
+    state = run_life(c, r, flat())
     assert state.outcome.replica.tolist() == [GAVE_UP, 0, GAVE_UP]
     assert state.outcome.generated.tolist() == [2, 1, 0]
     assert state.outcome.last_ps[1] == 400
     assert state.meters.regs[0, STEPS] == 4
+
+
+def test_each_client_leaves_at_its_own_time() -> None:
+    """One slot. 1 came last and leaves first, at 120; 0 leaves at 250, and its slot is free at 300; 2 stays to its
+    end, and so would 3, whose client would have left just then."""
+    c, r = with_patience(config(max_num_seqs=1), requests([0, 100, 0, 0], [4] * 4, [9, 1, 2, 1]), [250, 20, FAR, 600])
+    state = run_life(c, r, flat())
+    assert state.outcome.replica.tolist() == [GAVE_UP, GAVE_UP, 0, 0]
+    assert state.outcome.generated.tolist() == [2, 0, 2, 1]
+    assert state.outcome.last_ps[2:].tolist() == [500, 600]
+    assert state.arrivals.leave_ps.tolist() == [250, 120, 0, 600]
 
 
 def test_the_work_of_a_lost_replica_starts_anew_on_another() -> None:

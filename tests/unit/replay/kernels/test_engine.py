@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from engines import cases, config, law_of, linear_law, random_case, requests, run_general, run_twin
-from naive.vllm import Engine, from_case
+from naive.vllm import Config, Engine, Request, from_case
+from recorders.cases import digest
 
 from replay.kernels.state import (
     FREE_BLOCKS,
@@ -21,9 +23,15 @@ from replay.kernels.state import (
     SCHEDULED_TOKENS,
     STEPS,
 )
-from replay.verify import replay_case, verify
+from replay.verify import read_cases, replay_case, verify
 
-CASES = Path(__file__).parents[3] / "data" / "vllm-0.33.0-scheduler-cases.json"
+DATA = Path(__file__).parents[3] / "data"
+CASES = DATA / "vllm-0.33.0-scheduler-cases.json"
+OF_0_8 = ("fcfs", "thr", "model_len", "prefix", "prefix_thr")
+OF_0_11 = ("unchunked", "unchunked_prefix", "priority", "priority_thr", "prefix_priority")
+ASYNCHRONOUS = ("async", "async_prefix", "async_thr")
+OLDER = {"0.8.5": OF_0_8, "0.11.0": (*OF_0_8, *OF_0_11, *ASYNCHRONOUS)}
+"""Releases recorded by ``tests/recorders/vllm_v1.py``, and their modes."""
 MODES = (
     "fcfs",
     "chunk_only",
@@ -48,6 +56,43 @@ def test_every_recorded_case_matches() -> None:
         assert result["passed"] == result["total"] == 15
 
 
+@pytest.mark.parametrize("release", OLDER)
+def test_every_case_of_an_older_release_matches(release: str) -> None:
+    modes = verify(DATA / f"vllm-{release}-scheduler-cases.json")["modes"]
+    assert tuple(modes) == OLDER[release]
+    for mode, result in modes.items():
+        assert result["first_difference"] is None, f"{mode}: {result['first_difference']}"
+        assert result["passed"] == result["total"] == 12
+
+
+@pytest.mark.parametrize("release", OLDER)
+def test_the_twin_takes_every_step_of_an_older_release(release: str) -> None:
+    for case in read_cases(DATA / f"vllm-{release}-scheduler-cases.json"):
+        settings, rows = from_case(case)
+        twin = Logged(settings, rows)
+        twin.run()
+        assert digest(twin.log) == case["log"], case["mode"]
+        assert (twin.steps, twin.end, twin.scheduled) == (case["steps"], case["end"], case["scheduled"])
+        assert [(r.first, r.last, r.preemptions) for r in rows] == list(
+            zip(case["first"], case["last"], case["preemptions"], strict=True)
+        )
+        assert twin.hits == case["hits"] or not case["caching"]
+
+
+class Logged(Engine):
+    """A twin that keeps what each step held, as a recording does."""
+
+    def __init__(self, settings: Config, rows: list[Request]) -> None:
+        super().__init__(settings, rows)
+        self.log: list[Any] = []
+
+    def schedule(self, now: int) -> list[tuple[Request, int, int]]:
+        batch = super().schedule(now)
+        if batch:
+            self.log.append([len(self.pool.free), sorted([r.index, q] for r, q, _ in batch)])
+        return batch
+
+
 def test_verify_reports_the_first_difference(tmp_path: Path) -> None:
     case = json.loads(CASES.read_text())[0]
     case["last"][3] += 1
@@ -69,11 +114,16 @@ def test_the_twin_matches_every_recorded_case() -> None:
         assert [r.preemptions for r in rows] == case["preemptions"]
 
 
-@pytest.mark.parametrize("kind", ["plain", "threshold", "priority", "both"])
+@pytest.mark.parametrize("kind", ["plain", "threshold", "priority", "both", "past the end", "victims stay"])
 def test_general_loop_is_the_twin(kind: str) -> None:
     rng = np.random.default_rng(sum(map(ord, kind)))
     for _ in range(cases(150)):
-        c, r, cost = random_case(rng, threshold=kind in ("threshold", "both"), priority=kind in ("priority", "both"))
+        by_priority = kind in ("priority", "both", "victims stay")
+        c, r, cost = random_case(rng, threshold=kind not in ("plain", "priority"), priority=by_priority)
+        if kind == "past the end":
+            c = c._replace(runs_past_end=int(c.batches_in_flight == 2))
+        elif kind == "victims stay":
+            c = c._replace(victims_stay=1, batches_in_flight=1)
         outcome, meters = run_general(c, r, law_of(c, cost))
         twin = run_twin(c, r, cost)
         reg = meters.regs[0]

@@ -253,7 +253,7 @@ def test_sglang_overlap_makes_an_arrival_wait_for_the_queued_step() -> None:
 
 
 def test_sglang_reserves_a_share_of_declared_outputs() -> None:
-    """40 tokens of memory: request 0 holds 10, half of its 20 declared count; 10 + 9 < 20 is let in, 10 + 10 is not."""
+    """40 tokens of memory: request 0 holds 10, half of its 20 declared count; 10 + 9 and a page fit, 10 + 11 not."""
     c = engines.config(max_num_seqs=8, max_num_batched_tokens=4096, block_size=1, num_blocks=40)
     for declared, together in ((9, True), (11, False)):
         r = requests_of([0, 50], [10, 10], [5, 5], [20, declared])
@@ -263,14 +263,14 @@ def test_sglang_reserves_a_share_of_declared_outputs() -> None:
 
 
 def test_sglang_retracts_the_longer_prompt_of_equals_and_it_starts_over_behind() -> None:
-    """14 tokens of memory. At 400 both have three tokens out and 13 are held, so the next decode needs one too many;
-    the one with the longer prompt goes. It comes back at 500, when the other is done, with 5 + 3 tokens to prefill."""
-    c = engines.config(max_num_seqs=8, max_num_batched_tokens=4096, block_size=1, num_blocks=14)
-    r = requests_of([0, 50], [5, 4], [7, 4], [7, 4])
+    """16 tokens of memory. At 500 both have four tokens out and 15 are held, so the next decode needs one too many;
+    the one with the longer prompt goes. It comes back at 600, when the other is done, with 5 + 4 tokens to prefill."""
+    c = engines.config(max_num_seqs=8, max_num_batched_tokens=4096, block_size=1, num_blocks=16)
+    r = requests_of([0, 50], [5, 4], [7, 5], [7, 5])
     state = run_sglang(c, SglangOptions(64, 1000, 0.0, 0.0), r, flat())
     assert state.outcome.admitted_ps.tolist() == [0, 100]
     assert state.outcome.preemptions.tolist() == [1, 0]
-    assert state.outcome.last_ps.tolist() == [900, 500]
+    assert state.outcome.last_ps.tolist() == [900, 600]
 
 
 def test_trtllm_reserves_to_completion_or_pauses_the_last() -> None:

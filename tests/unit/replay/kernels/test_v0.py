@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from engines import cases, config, linear_law, requests
 from naive.v0 import V0, Request, SwapSpaceShort
+from recorders.cases import digest
 
 from replay.kernels.state import (
     FREE_BLOCKS,
@@ -23,6 +27,7 @@ from replay.kernels.state import (
 )
 from replay.kernels.v0 import V0Options, advance_v0
 from replay.kernels.v0_chunked import advance_v0_chunked, new_v0_lists
+from replay.verify import read_cases
 
 PLENTY = 1 << 40
 RECOMPUTE = V0Options(0, 0, 0)
@@ -207,3 +212,45 @@ def test_round_robin_replicas_are_independent(replicas: int) -> None:
             share = requests(*(getattr(r, f)[k::replicas].tolist() for f in r._fields[:3]))
             if len(share.arrival_ps):
                 assert np.array_equal(run(c, share, law_of(c, cost)).outcome.last_ps, coupled.last_ps[k::replicas])
+
+
+CASES = Path(__file__).parents[3] / "data" / "vllm-v0-0.8.5-scheduler-cases.json"
+"""Steps of the release's own scheduler, see ``tests/recorders/vllm_v0.py``."""
+
+
+def recorded_run(case: dict[str, Any]) -> tuple[Config, V0Options, Requests, tuple[int, ...]]:
+    """A recorded case as a run."""
+    c = config(
+        max_num_seqs=case["S"],
+        max_num_batched_tokens=case["B"],
+        block_size=case["bs"],
+        num_blocks=case["blocks"],
+        watermark_blocks=case["watermark_blocks"],
+        enable_chunked_prefill=int(case["chunked"]),
+        max_model_len=case.get("max_model_len", PLENTY),
+    )
+    options = V0Options(int(case["swap"]), case["cpu_blocks"], case["copy"])
+    return c, options, requests(case["arrival"], case["P"], case["N"]), tuple(case["cost"])
+
+
+@pytest.mark.parametrize("index", range(len(read_cases(CASES))))
+def test_every_recorded_case_matches(index: int) -> None:
+    case = read_cases(CASES)[index]
+    c, options, r, cost = recorded_run(case)
+    floor, per_token, context, pair, constant = cost
+    state = run(c, r, linear_law(c.max_num_batched_tokens, floor, per_token, constant, context, pair), options)
+    reg, outcome = state.meters.regs[0], state.outcome
+    expected = (case["steps"], case["end"], case["scheduled"])
+    assert (reg[STEPS], reg[PREVIOUS_END], reg[SCHEDULED_TOKENS]) == expected
+    assert outcome.first_ps.tolist() == case["first"]
+    assert outcome.last_ps.tolist() == case["last"]
+    assert outcome.preemptions.tolist() == case["preemptions"]
+
+
+def test_the_twin_takes_every_recorded_step() -> None:
+    for case in read_cases(CASES):
+        c, options, _, cost = recorded_run(case)
+        twin = twin_of(c, options, cost)
+        rows = zip(case["arrival"], case["P"], case["N"], strict=True)
+        twin.run([Request(i, *row) for i, row in enumerate(rows)])
+        assert digest(twin.log) == case["log"], case["mode"]

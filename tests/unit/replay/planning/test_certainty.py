@@ -239,5 +239,13 @@ def test_ranking_stays_on_the_central_cost_and_says_where_ranges_overlap() -> No
     ]
     unbounded = rank([far, _with_usd(found, 10.0, 8.0, None, "A")])
     assert [one.may_be_cheapest for one in unbounded] == [None, True]
+    unsure = _with_usd(found, 1.0, 1.0, 1.0, "A").model_copy(
+        update={"certainty": Certainty(how_sure="-", sentence="No range.")}
+    )
+    without_price = far.model_copy(update={"usd_per_hour": None})
+    assert [(one.gpu, one.measure_first, one.may_be_cheapest) for one in rank([unsure, without_price])] == [
+        ("C", False, None),
+        ("A", True, None),
+    ]
     unknown = rank([far, first.model_copy(update={"certainty": None})])
     assert [one.may_be_cheapest for one in unknown] == [None, None]

@@ -9,7 +9,8 @@ from planning_doubles import TRACE, LawSimulate, make_plan, make_result, make_wo
 
 from replay.deployment import Deployment, resolve_deployment
 from replay.hardware.catalogue import shipped_catalogue
-from replay.planning.document import PlanReport, ReplayReport, dump_report, parse_report, run_answer
+from replay.planning.assumed import assumed_outputs
+from replay.planning.document import EngineInfo, PlanReport, ReplayReport, dump_report, parse_report, run_answer
 from replay.planning.figures import summarise_workload
 from replay.planning.rank import rank
 from replay.planning.report import build_plan_report, build_replay_report
@@ -331,6 +332,71 @@ def test_the_verdict_gives_the_range_and_who_may_be_as_cheap() -> None:
     dear = plan_report(two_gpus(tp=(1,)), 7.0)
     assert dear.recommendations[1].may_be_cheapest is False
     assert "may be as cheap" not in dear.verdict.sentence
+
+
+def test_what_has_no_range_ranks_after_what_has_one_and_the_headline_says_so() -> None:
+    prices = {"usd_per_gpu_hour": {"H100-SXM": 3.0, "MI300X": 1.0}}
+    report = plan_report(make_plan(gpus=("MI300X", "H100-SXM"), tp=(1, 2), price=prices))
+    assert [(one.gpu, one.measure_first) for one in report.recommendations] == [
+        ("H100-SXM", False),
+        ("H100-SXM", False),
+        ("MI300X", True),
+        ("MI300X", True),
+    ]
+    assert report.recommendations[2].usd_per_hour == 4.0
+    assert report.verdict.status == "recommended"
+    sentence = report.verdict.sentence
+    assert sentence.startswith("4 x H100-SXM")
+    assert "at 12.00 USD per hour, the cheapest of 2 feasible candidates with a range (2 have none)." in sentence
+    assert sentence.endswith(
+        " Cheaper if step times hold whose error bounds no count, so measure first: MI300X at tp 1 (4 GPUs, 4.00) and "
+        "MI300X at tp 2 (8 GPUs, 8.00)."
+    )
+    dearer = plan_report(make_plan(gpus=("MI300X", "H100-SXM"), price={"usd_per_gpu_hour": {"MI300X": 9.0}}))
+    assert "measure first" not in dearer.verdict.sentence
+
+
+def test_a_plan_where_nothing_has_a_range_recommends_nothing() -> None:
+    prices = {"usd_per_gpu_hour": {"MI300X": 1.0}}
+    report = plan_report(make_plan(gpus=("MI300X",), price=prices))
+    best = report.recommendations[0]
+    assert best.certainty is not None
+    assert best.measure_first
+    assert report.verdict.status == "measure_first"
+    assert report.verdict.sentence.endswith(
+        f"the only feasible candidate. {best.certainty.sentence} Measure its step times before buying."
+    )
+    unpriced = plan_report(make_plan(gpus=("MI300X",), price={"provider": "genesis-cloud"}))
+    assert unpriced.verdict.status == "measure_first"
+    assert "no price" in unpriced.verdict.sentence
+
+
+def test_what_is_assumed_of_undeclared_outputs_is_in_the_headline_and_the_limits() -> None:
+    assumed = "that 1000 of 1000 requests, which declare no max_tokens, ask for all that the longest context leaves"
+    served = plan_report(make_plan(engine=EngineSpec(preset="trtllm")))
+    assert served.verdict.sentence.endswith(f" This assumes {assumed}.")
+    assert served.limits[0].startswith(f"It is assumed {assumed}. The engine admits requests by it")
+    assert served.workload.undeclared_outputs == 1000
+    missed = plan_report(make_plan(engine=EngineSpec(preset="tgi-v3"), max_gpus=1), single_load=5.0)
+    assert missed.verdict.status == "no_feasible_candidate"
+    assert missed.verdict.sentence.endswith(f" This assumes {assumed}.")
+    lengths = EngineSpec(preset="trtllm", overrides={"max_tokens_default": 512})
+    told = plan_report(make_plan(engine=lengths))
+    assert "ask for 512 output tokens." in told.verdict.sentence
+    assert "assume" not in plan_report(two_gpus(tp=(1,))).verdict.sentence
+
+
+def test_nothing_is_assumed_where_every_request_declares_its_output() -> None:
+    engine = EngineInfo(
+        preset="trtllm", version="-", settings={"max_tokens_default": 0}, router="-", weight_dtype="-", kv_dtype="-"
+    )
+    declared = replace(make_workload(3), max_tokens=np.array([64, 0, 64], np.int64))
+    some = assumed_outputs(summarise_workload(declared), engine)
+    assert some is not None
+    assert "1 of 3 requests" in some
+    every = replace(declared, max_tokens=np.full(3, 64, np.int64))
+    assert assumed_outputs(summarise_workload(every), engine) is None
+    assert "the one request" in str(assumed_outputs(summarise_workload(make_workload(1)), engine))
 
 
 def test_the_range_replaces_the_warning_of_a_small_margin() -> None:

@@ -6,7 +6,7 @@ from replay.errors import SpecError
 from replay.hardware.catalogue import shipped_catalogue
 from replay.planning.parts import MemoryBreakdown, MemoryPart
 from replay.planning.resolve import Candidate, ResolvedPlan, TraceRef, resolve_plan, resolve_replay
-from replay.specs import DeploymentSpec, ReplaySpec
+from replay.specs import DeploymentSpec, DisaggregationSpec, EngineSpec, PoolsSpec, ReplaySpec
 
 
 def test_candidates_are_distinct_and_in_order() -> None:
@@ -72,6 +72,13 @@ def test_mistakes_are_refused_at_once(changes: dict[str, object], code: str) -> 
         ({"gpus": ("H1000",)}, "gpus", "H100-SXM"),
         ({"price": {"usd_per_gpu_hour": {"H1000": 2.0}}}, "price.usd_per_gpu_hour", "H100-SXM"),
         ({"price": {"provider": "awss"}}, "price.provider", "did you mean AWS"),
+        ({"model": "meta-llama/Llama-3.1-9B"}, "model", "Llama-3.1-8B"),
+        ({"engine": EngineSpec(overrides={"max_num_seq": 4})}, "engine.overrides.max_num_seq", "max_num_seq"),
+        (
+            {"disaggregation": PoolsSpec(kv_transfer_gb_per_s=50, decode_overrides={"max_num_seq": 4})},
+            "disaggregation.decode_overrides.max_num_seq",
+            "decode replicas",
+        ),
         ({"price": {"term": "on-demand"}}, "price.term", "on_demand"),
     ],
 )
@@ -90,6 +97,31 @@ def test_a_replay_that_cannot_be_sharded_is_refused_before_it_is_queued(tp: int,
     with pytest.raises(SpecError) as caught:
         resolve_replay(ReplaySpec(deployment=deployment), shipped_catalogue(), trace=TRACE)
     assert (caught.value.code, caught.value.errors[0].field) == (code, "deployment.tp")
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"gpu": "H1000"}, "deployment.gpu"),
+        ({"model": "meta-llama/Llama-3.1-9B"}, "deployment.model"),
+        ({"weight_dtype": "fp9"}, "deployment.weight_dtype"),
+        ({"engine": EngineSpec(overrides={"max_num_seq": 4})}, "deployment.engine.overrides.max_num_seq"),
+        ({"engine": EngineSpec(preset="vllm-99")}, "deployment.engine.preset"),
+        (
+            {
+                "disaggregation": DisaggregationSpec(
+                    prefill_replicas=1, decode_replicas=1, kv_transfer_gb_per_s=50, decode_overrides={"max_num_seq": 4}
+                )
+            },
+            "deployment.disaggregation.decode_overrides.max_num_seq",
+        ),
+    ],
+)
+def test_a_replays_refusals_name_the_field_of_its_request(changes: dict[str, object], field: str) -> None:
+    deployment = DeploymentSpec(model="meta-llama/Llama-3.1-8B", gpu="H100-SXM").model_copy(update=changes)
+    with pytest.raises(SpecError) as caught:
+        resolve_replay(ReplaySpec(deployment=deployment), shipped_catalogue(), trace=TRACE)
+    assert [fault.field for fault in caught.value.errors] == [field]
 
 
 def test_a_model_of_the_users_own_needs_no_catalogue() -> None:

@@ -15,7 +15,7 @@ from replay.planning.document import CandidateResult, Infeasible, Recommendation
 from replay.planning.resolve import ResolvedPlan
 from replay.planning.search import evaluate_candidate
 from replay.results import ReplayResult
-from replay.specs import parse_objective
+from replay.specs import EngineSpec, parse_objective
 from replay.workload import PrefixBlocks, Workload
 
 THRESHOLD_S = 2.0
@@ -277,8 +277,25 @@ def test_requests_that_can_never_run_make_a_candidate_infeasible() -> None:
     simulate = LawSimulate(0.5, rejected={"too_long_for_model": 3})
     row = infeasible(evaluate(make_plan(max_model_len=4096), simulate))
     assert row.code == "requests.rejected"
-    assert row.reason == "3 of 1000 requests can never be served: 3 longer than max_model_len 4096"
+    assert row.reason == (
+        "3 of 1000 requests can never be served: 3 longer than max_model_len 4096: raise it, meta-llama/Llama-3.1-8B "
+        "takes 131072"
+    )
     assert simulate.asked == [1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "cure"),
+    [
+        ({}, "too_long_for_model", "use a model with a longer context, or cap them with prompt_cap_tokens"),
+        ({"engine": EngineSpec(preset="trtllm")}, "prompt_over_batch_budget", "raise max_num_tokens to the longest"),
+        ({}, "prompt_over_batch_budget", "raise max_num_batched_tokens to the longest prompt"),
+        ({"engine": EngineSpec(preset="trtllm")}, "reservation_over_kv", "set max_tokens_default to what clients send"),
+    ],
+)
+def test_what_would_let_rejected_requests_run_is_said(changes: dict[str, object], reason: str, cure: str) -> None:
+    row = infeasible(evaluate(make_plan(**changes), LawSimulate(0.5, rejected={reason: 3})))
+    assert cure in row.reason
 
 
 def test_requests_turned_away_at_one_replica_are_no_reason_to_give_up() -> None:
@@ -321,6 +338,21 @@ def test_clients_that_give_up_leave_no_deployment_to_recommend() -> None:
     row = infeasible(evaluate(make_plan(max_gpus=2, client_timeout_s=5.0), simulate))
     assert row.code == "budget.max_gpus"
     assert "3 requests are not served" in row.reason
+
+
+def test_an_attainment_that_too_few_reach_is_no_missing_sample() -> None:
+    """Of two replicas' clients 30 % give up, so no time holds for 90 %; three replicas serve all."""
+
+    def simulate(workload: Workload, deployment: Deployment) -> ReplayResult:
+        few = deployment.replicas < 3
+        lost = 300 if few else 0
+        rejected = {"client_timeout": lost} if few else {}
+        made = make_result(workload, deployment.replicas, load_factor=0.5, ttft_s=0.1, rejected=rejected)
+        last = np.where(np.arange(workload.n) < lost, -1, 0)
+        return dataclasses.replace(made, requests=dataclasses.replace(made.requests, last_token_ps=last))
+
+    plan = make_plan(objectives=(parse_objective("ttft<=2s@90%"),), client_timeout_s=60.0)
+    assert feasible(evaluate(plan, simulate)).replicas == 3
 
 
 def test_clients_less_patient_than_an_idle_replica_need_one_replay_only() -> None:

@@ -13,7 +13,7 @@ from replay.errors import SpecError
 from replay.hardware.catalogue import shipped_catalogue
 from replay.hardware.entries import GpuType
 from replay.kernels.loglinear import KNOT_BITS, floor_of, interpolate
-from replay.steptime.accuracy import BENCHMARKED, STATED_ERROR, QuotedError, quoted_error, stated_error
+from replay.steptime.accuracy import BENCHMARKED, STATED_ERROR, QuotedError, model_kinds, quoted_error, stated_error
 from replay.steptime.analytic import VERSION, analytic_step_time, capture_sizes, table_knots
 from replay.steptime.overheads import KERNELS_FACTOR_ELSEWHERE, served_overheads
 from replay.steptime.overheads import VERSION as OVERHEADS_VERSION
@@ -235,7 +235,7 @@ def test_a_repeat_is_identical() -> None:
 
 def test_errors_of_benchmarks_are_those_of_the_page(project_root: Path) -> None:
     rows = re.findall(
-        r"^\| (\S+) \| (dense|experts) \| (\d+) \| (\d+ %) \| (\d+ %) \|$",
+        r"^\| (\S+) \| (dense|experts|linear) \| (\d+) \| (\d+ %) \| (\d+ %) \|$",
         (project_root / "docs" / "benchmarks.md").read_text(),
         re.MULTILINE,
     )
@@ -249,3 +249,18 @@ def test_plans_quote_what_covers_the_benchmarks() -> None:
     assert quoted_error(stated_error(dense, CATALOGUE.gpu("A100-PCIe-80GB"), "bf16")) == QuotedError(0.34, 0.34)
     assert quoted_error(stated_error(experts, CATALOGUE.gpu("B200-SXM"), "nvfp4")) == QuotedError(0.51, 0.51)
     assert stated_error(dense, CATALOGUE.gpu("MI355X"), "bf16").startswith("not measured for dense")
+
+
+def test_the_error_of_the_widest_group_is_stated() -> None:
+    """Of an engine on a GPU type where that is worse than its generation; else of the generation."""
+    experts = CATALOGUE.model(MODELS[2])
+    vllm, sglang = (stated_error(experts, CATALOGUE.gpu("MI300X"), "bf16", one) for one in ("vllm", "sglang"))
+    assert "published benchmarks of expert models on MI300X under vllm" in vllm
+    assert "published benchmarks of expert models on cdna3" in sglang
+    (rows, _, wide), (_, _, broad) = (BENCHMARKED[one, "experts"] for one in ("MI300X/vllm/analytic", "cdna3"))
+    assert f"throughput of {rows} published" in vllm
+    assert f"nine in ten within {wide}" in vllm
+    assert f"nine in ten within {broad}" in sglang
+    linear = CATALOGUE.model("Qwen/Qwen3.5-397B-A17B")
+    assert model_kinds(linear) == ("linear", "experts")
+    assert model_kinds(experts) == ("experts",)

@@ -38,6 +38,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, str, str]] = [
     (PLAIN, {"prefix_sharing": 0.5}, "prefix_sharing", "prefix_sharing", "leave prefix_sharing out"),
     (PLAIN, {"prefix_from_sessions": True}, "prefix_from_sessions", "prefix_from_sessions", "map a column to session"),
     (BLOCKS, {"prefix_from_sessions": True}, "prefix_from_sessions", "prefix_from_sessions", "leave"),
+    (PLAIN, {"cancels": "at_their_time"}, "cancels", "cancels", "map a column to cancel_after"),
     (HALF, {}, "incomplete", "max_excluded_share", "max_excluded_share=0.500"),
     (PLAIN, {"warmup_s": 101}, "nothing_scored", "warmup_s", "the window is 100 s long"),
     (PLAIN, {"warmup_s": 60, "cooldown_s": 60}, "nothing_scored", "warmup_s", "shorten"),

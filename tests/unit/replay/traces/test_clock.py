@@ -91,3 +91,28 @@ def test_a_clock_set_back_by_an_hour_is_asked_about(lab) -> None:
     assert (refusal.code, refusal.errors[0].line) == ("trace.clock_set_back", 242)
     report = lab.read(calendar(minutes, mark=""), mapping=MAP, time_zone="UTC", clock_restarts="overlap")
     assert report.requests == 440
+
+
+@pytest.mark.parametrize("hours", [2, 7])
+def test_a_clock_that_changes_its_zone_is_asked_about(lab, hours: int) -> None:
+    """A service that logs local times and, from the middle of the file on, UTC."""
+    begin = datetime(2026, 7, 1)
+
+    def at(i: int) -> str:
+        return f"{begin + timedelta(seconds=97 * i - (hours * 3600 if i >= 600 else 0)):%Y-%m-%d %H:%M:%S}"
+
+    text = "ts,p,o\n" + "".join(f"{at(i)},{100 + i},{10 + i % 7}\n" for i in range(1000))
+    options = {"mapping": {"arrival": "ts", "prompt_tokens": "p", "output_tokens": "o"}, "time_zone": "UTC"}
+    refusal = lab.refuse(text, **options)
+    assert (refusal.code, refusal.errors[0].line) == ("trace.clock_set_back", 602)
+    assert lab.read(text, clock_restarts="follow", **options).span_s == pytest.approx(97 * 998)
+
+
+def test_pages_of_an_hour_in_another_order_are_sorted(lab) -> None:
+    begin = datetime(2026, 7, 1)
+    pages = [[begin + timedelta(hours=hour, seconds=36 * i) for i in range(100)] for hour in reversed(range(12))]
+    text = "ts,p,o\n" + "".join(
+        f"{t},{100 + k},{10 + k % 7}\n" for k, t in enumerate(t for page in pages for t in page)
+    )
+    options = {"mapping": {"arrival": "ts", "prompt_tokens": "p", "output_tokens": "o"}, "time_zone": "UTC"}
+    assert lab.read(text, **options).requests == 1200

@@ -344,3 +344,50 @@ def test_json_lines_that_were_cut_off_are_said(lab) -> None:
 def test_gmt_is_utc(lab) -> None:
     text = "t,p,o\n" + "".join(f"2026-11-29 09:00:{i:02d} GMT,{300 + i},20\n" for i in range(30))
     assert lab.read(text, mapping=MAP).profile.start_utc == "2026-11-29T09:00:00.000+00:00"
+
+
+def test_a_column_of_rounded_numbers_is_refused(lab) -> None:
+    """One ``2e+03`` among plain numbers is exact, as R writes it; a spreadsheet rounds all of a column."""
+    rows = "".join(f"{i}.5,{i % 9 + 1}E+03,10\n" for i in range(30))
+    refusal = lab.refuse("arrival_s,prompt_tokens,output_tokens\n" + rows)
+    assert (refusal.code, refusal.errors[0].rule) == ("trace.too_many_rejected", "rounded")
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        "arrival_s,prompt_tokens,total_tokens",
+        "arrival_ms,prompt_tokens,output_tokens",
+        "ARRIVAL_S,Output_Tokens,Prompt_Tokens",
+    ],
+)
+def test_a_header_of_other_names_in_the_middle_is_refused(lab, own_csv, second: str) -> None:
+    refusal = lab.refuse(own_csv(second, *(f"{60 + i}.5,10,20" for i in range(50))))
+    assert refusal.code == "trace.columns_change"
+
+
+@pytest.mark.parametrize(
+    "second", ["arrival_s, prompt_tokens ,output_tokens", "\ufeffarrival_s,prompt_tokens,output_tokens"]
+)
+def test_the_same_header_again_is_one_rejected_row(lab, own_csv, second: str) -> None:
+    report = lab.read(own_csv(second, *(f"{60 + i}.5,10,20" for i in range(50))))
+    assert (report.requests, report.cleaning.rejected_by_rule) == (150, {"not_a_time": 1})
+
+
+@pytest.mark.parametrize(
+    ("first", "step", "code"),
+    [
+        (20261103090001, 3, "trace.date_digits"),
+        (202611030901, 1, "trace.date_digits"),
+        (20261103, 0, "trace.date_digits"),
+        (639_292_932_000_000_000, 31_000_000, "trace.other_clock"),
+        (134_381_700_000_000_000, 31_000_000, "trace.other_clock"),
+        (13_438_170_000_000_000, 3_100_000, "trace.other_clock"),
+    ],
+)
+def test_numbers_of_other_clocks_get_no_unit(lab, first: int, step: int, code: str) -> None:
+    """Each unit that could be said would be wrong by a constant factor, or by calendar."""
+    text = "ts,p,o\n" + "".join(f"{first + step * i},{100 + i},{10 + i}\n" for i in range(12))
+    assert lab.refuse(text, mapping=MAP | {"arrival": "ts"}).code == code
+    if code == "trace.other_clock":
+        assert lab.refuse(text, mapping=MAP | {"arrival": "ts"}, time_unit="ns").code == code

@@ -57,7 +57,7 @@ def test_every_format_comes_back(keeper: Keeper, name: str) -> None:
 
 
 def test_the_start_the_zone_and_what_was_measured_come_back(keeper: Keeper) -> None:
-    rows = "".join(f"2026-03-02 09:00:{i % 60:02d},{i + 10},{i + 5},{i % 7}\n" for i in range(40))
+    rows = "".join(f"2026-03-02 09:00:{i % 60:02d},{i + 10},{i % 5 + 5},{i % 7}\n" for i in range(40))
     mapping = {"arrival": "t", "prompt_tokens": "p", "output_tokens": "o", "session": "s"}
     again = keeper.same(b"t,p,o,s\n" + rows.encode(), mapping=mapping, time_zone="Europe/Berlin")
     assert again.profile.start_utc == "2026-03-02T08:00:00.000+00:00"

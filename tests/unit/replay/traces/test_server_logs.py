@@ -299,3 +299,23 @@ def test_counts_that_are_no_counts_are_rejected(lab, bad: object) -> None:
     report = lab.read(jsonl(*good, row))
     assert (report.requests, report.cleaning.rows_rejected) == (30, 1)
     assert report.cleaning.rejections[0].column == "out.meta_info.prompt_tokens"
+
+
+def test_sglangs_requests_to_itself_are_no_load(lab) -> None:
+    rows = []
+    for i, name in enumerate(["r1", "HEALTH_CHECK_1793696400.5", "r2"]):
+        begun = {"timestamp": f"2026-11-03T09:00:{i:02d}.000000", "event": "request.received", "rid": name, "obj": {}}
+        meta = {"id": name, "prompt_tokens": 10, "completion_tokens": 5, "finish_reason": {"type": "stop"}}
+        rows += [begun, begun | {"event": "request.finished", "out": {"meta_info": meta}}]
+    report = lab.read("".join(json.dumps(row) + "\n" for row in rows), time_zone="UTC")
+    assert (report.requests, report.cleaning.not_requests) == (2, {"health checks": 2})
+
+
+def test_limits_in_headers_are_no_counts(lab) -> None:
+    row = {
+        "msec": "1793696405.5", "request_time": "2.000", "status": "200", "request": "POST /v1/completions HTTP/1.1",
+        "http_x_max_prompt_tokens": "8192", "upstream_http_x_generated_tokens": "10",
+    }  # fmt: skip
+    assert lab.refuse(json.dumps(row) + "\n").code == "trace.unknown_columns"
+    lab.read(json.dumps(row | {"upstream_http_x_prompt_tokens": "100"}) + "\n")
+    assert lab.table["prompt_tokens"].to_list() == [100]

@@ -205,3 +205,16 @@ def test_a_file_without_model_calls_and_odd_shapes(lab) -> None:
     assert (report.requests, lab.table["status"].to_list()) == (1, ["failed"])
     report = lab.read(lines(*(batch(span(i)) for i in range(30)), batch("a span?")))
     assert report.cleaning.rejected_by_rule == {"not_unpacked": 1}
+
+
+def test_spans_of_anthropic_that_nothing_proves_are_warned_about(lab) -> None:
+    """The convention counts cached tokens inside; older instruments of such providers do not."""
+    call = CALL | {"gen_ai.provider.name": "anthropic", "gen_ai.usage.input_tokens": 100}
+    call["gen_ai.usage.cache_read.input_tokens"] = 40
+    text = lines(batch(*(span(i, call) for i in range(5))))
+    report = lab.read(text)
+    assert report.prompt_tokens == 500
+    assert any("prompt_includes_cached=false" in warning for warning in report.warnings)
+    report = lab.read(text, prompt_includes_cached=False)
+    assert report.prompt_tokens == 700
+    assert not any("as the convention says" in warning for warning in report.warnings)
