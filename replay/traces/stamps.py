@@ -58,7 +58,7 @@ def _pair(digits: Bytes, place: int) -> Bytes:
 def _days(digits: Bytes) -> Int64Array | None:
     """Days since 1970; ``None`` where one does not exist. Days repeat, so each run of one is looked at once."""
     century, years, month, day = (_pair(digits, place).astype(np.int32) for place in (0, 2, 5, 8))
-    key = ((century * 100 + years) * 16 + month) * 32 + day
+    key = ((century * 100 + years) * 100 + month) * 100 + day
     starts = np.flatnonzero(np.diff(key, prepend=-1))
     century, years, month, day = (part[starts] for part in (century, years, month, day))
     if century.min() < 17 or century.max() > 21:  # of others 64 bits of ns would be too few
