@@ -4,6 +4,7 @@ good one is silently wrong, so what such a column says is read, and what it says
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -69,10 +70,14 @@ _ENDS = {
 }  # fmt: skip
 _LATE = ("error", "status", "status_code")
 _TRUE, _FALSE = ("true", "1", "yes", "t", "y"), ("false", "0", "no", "f", "n", "[]", "{}")
+_NOTHING = (*NULL_WORDS, "nan", "nil", "undefined", "<na>", "nat", "<null>")
+"""Also what programs write into a column of text where there is nothing."""
+_NO_ERROR = re.compile(r"0\.0|0+|(?:0+[_:]+)?(?:no_?errors?|none|ok|success)(?:_found|_occurred)?")
 _RANK = ("", "unknown", "ok", "cache_hit", "failed", "aborted")
 """Of what several columns say of a request, the worst counts."""
 _CODE = re.compile(r"(\d{3})(?:\.0|[ _].*)?")
 _MAX_TEXT = 100
+_TELLING_ROWS = 10
 
 
 def kind_of(column: str) -> Kind | None:
@@ -103,32 +108,50 @@ def outcome_columns(sample: Sample, taken: set[str]) -> dict[str, Kind]:
 def outcome(kind: Kind, cell: str) -> str | None:
     """The status that a cell says; empty: nothing; ``None``: it is not understood."""
     word = re.sub(r"[\s-]+", "_", cell.strip().lower())
-    if word in NULL_WORDS or cell.strip().lower() in NULL_WORDS:
+    if word in _NOTHING or cell.strip().lower() in _NOTHING:
         return ""
+    code = _CODE.fullmatch(cell.strip().lower())
+    by_code = http_status(int(code.group(1))) if code else "unknown"
     if kind == "word":
-        code = _CODE.fullmatch(cell.strip().lower())
-        by_code = http_status(int(code.group(1))) if code else "unknown"
         return _ENDS.get(word) or (by_code if by_code != "unknown" else None)
     if kind == "cut":
         return "aborted" if word in _TRUE else "" if word in _FALSE else None
     if kind == "good":
         return "ok" if word in _TRUE else "failed" if word in _FALSE else _ENDS.get(word)
-    if word in (*_FALSE, "0.0"):
+    if word in _FALSE or _NO_ERROR.fullmatch(word):
         return "ok"
-    said = _ENDS.get(word)
+    said = _ENDS.get(word, by_code)
     return said if said in ("ok", "aborted") and word not in _TRUE else "failed"
+
+
+def _is_plain(cell: object) -> bool:
+    """Whether a cell of a column of errors says in so many words how a call ended."""
+    text = str(cell).strip().lower()
+    return re.sub(r"[\s-]+", "_", text) in {*_ENDS, *_TRUE} or _CODE.fullmatch(text) is not None
 
 
 @dataclass(frozen=True)
 class Outcomes:
     """Reads the status of each row from ``columns``. ``asks``: a value that is not understood refuses the file; else it
-    is an unknown status, and the report says so."""
+    is an unknown status, and the report says so. ``mappable``: a mapping of one column may answer."""
 
     columns: Mapping[str, Kind]
     asks: bool
+    mappable: bool = True
 
     def say(self, sample: Sample, ledger: Ledger) -> None:
-        """Which columns of the sample are read, for the report."""
+        """Which columns of the sample are read, for the report.
+
+        Raises:
+            TraceError: ``trace.ambiguous_status``: a column of errors says something in most rows, as one does that
+                says "fine" in words of its own.
+        """
+        for column, kind in self.columns.items() if self.asks else ():
+            cells = [row.get(column) for row in sample.rows]
+            said = [cell for cell in cells if isinstance(cell, str) and outcome(kind, cell) == "failed"]
+            odd = Counter(cell for cell in said if not _is_plain(cell))
+            if kind == "bad" and 2 * odd.total() > len(cells) >= _TELLING_ROWS:
+                raise self._unclear(column, odd.most_common(1)[0][0], ledger)
         seen = [column for column in self.columns if column in sample.columns]
         if seen:
             ledger.assumed["status"] = f"read from {', '.join(seen)}"
@@ -156,12 +179,29 @@ class Outcomes:
         said = {text: outcome(kind, text) for text in texts.drop_nulls().unique().to_list()}
         odd = sorted(text for text, status in said.items() if status is None)
         if odd and self.asks:
-            raise _unclear(column, odd[0], ledger)
+            raise self._unclear(column, odd[0], ledger)
         if odd:
             shown = ", ".join(ledger.shown(text) for text in odd[:3])
             ledger.warn("status", f"some values of {column!r}, such as {shown}, are no status that is known: unknown")
         rank = {text: _RANK.index("unknown" if status is None else status) for text, status in said.items()}
         return texts.replace_strict(rank, default=0, return_dtype=pl.Int64) if rank else _nothing(len(cells))
+
+    def _unclear(self, column: str, text: str, ledger: Ledger) -> TraceError:
+        named = ("map", f"map=status={column}", "it is the status, and what is not understood is unknown")
+        if not self.mappable:
+            named = ("file", "a column status in the file (ok, failed, aborted)", "it tells which calls failed")
+        choices = (named, ("ignore_status", "ignore_status=true", "it says nothing about failed calls"))
+        return TraceError(
+            "trace.ambiguous_status",
+            f"the name of the column {column!r} says that it tells failed calls from good ones, and a value such as "
+            f"{ledger.shown(text[:_MAX_TEXT])} is not understood. Write ok, failed or aborted"
+            + (", or say what it is by mapping a column to status" if self.mappable else " in a column named status")
+            + ", or give the parameter ignore_status",
+            [
+                FieldError(f"{what}: then give {cure}", field=field, column=column, rule="ambiguous_status", cure=cure)
+                for field, cure, what in choices
+            ],
+        )
 
 
 def _nothing(rows: int) -> pl.Series:
@@ -175,20 +215,3 @@ def with_outcomes(hook: Hook, outcomes: Outcomes) -> Hook:
 
 def _words(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()).strip("_")
-
-
-def _unclear(column: str, text: str, ledger: Ledger) -> TraceError:
-    choices = (
-        ("map", f"map=status={column}", "it is the status, and what is not understood is unknown"),
-        ("ignore_status", "ignore_status=true", "it says nothing about failed calls"),
-    )
-    return TraceError(
-        "trace.ambiguous_status",
-        f"the name of the column {column!r} says that it tells failed calls from good ones, and a value such as "
-        f"{ledger.shown(text)} is not understood. Write ok, failed or aborted, or say what it is by the parameter "
-        f"ignore_status, or by mapping a column to status",
-        [
-            FieldError(f"{what}: then give {cure}", field=field, column=column, rule="ambiguous_status", cure=cure)
-            for field, cure, what in choices
-        ],
-    )

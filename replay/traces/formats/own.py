@@ -85,8 +85,6 @@ def _linked(frame: pl.DataFrame, batch: Batch, reading: Reading) -> pl.DataFrame
         frame = frame.with_columns(lines.alias("kept_line" if name == "source_line" else name))
         if lines.null_count():
             frame = add_rule(frame, pl.lit(lines.is_null() & known(raw[name])), "not_an_integer", name)
-    if "status" in batch.frame.columns and (silent := batch.frame["status"].is_null()).any():  # as without the column
-        frame = frame.with_columns(pl.when(~pl.lit(silent)).then(pl.col("status")).alias("status"))
     if frame["arrival_ns"].null_count():
         follows = pl.col("after_line").is_not_null() if "after_line" in frame.columns else pl.lit(value=False)
         column = next(name for name in _ARRIVALS if name in batch.frame.columns)
@@ -128,15 +126,15 @@ def _table(sample: Sample) -> TableFormat | None:
     )
 
 
-def _with_outcomes(inner: TableFormat, sample: Sample, ledger: Ledger) -> TableFormat:
-    """Without a column ``status``, others whose names say so tell how requests ended."""
-    outcomes = Outcomes(outcome_columns(sample, {*inner.columns.values(), *inner.extra}), asks=True)
-    if not outcomes.columns:
-        return inner
-    outcomes.say(sample, ledger)
-    columns: dict[MappedField, str] = {name: column for name, column in inner.columns.items() if name != "status"}
-    extra = (*inner.extra, *outcomes.columns)
-    return replace(inner, columns=columns, extra=extra, hook=with_outcomes(_linked, outcomes))
+def _with_outcomes(inner: TableFormat, sample: Sample, options: IngestOptions, ledger: Ledger) -> TableFormat:
+    """The column ``status``, or without it others whose names say so, tell how requests ended."""
+    if options.ignore_status or "status" in sample.columns:
+        outcomes = Outcomes({"status": "word"} if "status" in inner.columns else {}, asks=False)
+    else:
+        found = outcome_columns(sample, {*inner.columns.values(), *inner.extra} - {"status"})
+        outcomes = Outcomes(found, asks=True, mappable=False)
+        outcomes.say(sample, ledger)
+    return replace(inner, extra=(*inner.extra, *outcomes.columns), hook=with_outcomes(_linked, outcomes))
 
 
 class OwnFormat:
@@ -160,8 +158,8 @@ class OwnFormat:
     def read(self, table: Table, options: IngestOptions, ledger: Ledger) -> Iterator[pl.DataFrame]:
         """See Format."""
         inner = _table(table.sample)
-        if inner is not None and not (options.ignore_status or "status" in table.sample.columns):
-            inner = _with_outcomes(inner, table.sample, ledger)
+        if inner is not None:
+            inner = _with_outcomes(inner, table.sample, options, ledger)
         if inner is None:
             raise refusal(
                 "wrong_format",

@@ -30,6 +30,8 @@ def statuses(lab) -> list[str | None]:
         ("success", ["true", "False", "1", "0"], ["ok", "failed", "ok", "failed"]),
         ("error", ["", "null", "0", "False"], [None, None, "ok", "ok"]),
         ("error", ["connection reset", "cancelled"], ["failed", "aborted"]),
+        ("error", ["no error", "nan", "NoError", "0: OK", "no error handler"], ["ok", None, "ok", "ok", "failed"]),
+        ("error_code", ["200", "200.0", "499", "429", "0"], ["ok", "ok", "aborted", "failed", "ok"]),
         ("is_error", ["true", "false"], ["failed", "ok"]),
         ("cancelled", ["1", "0"], ["aborted", None]),
         ("result", ["OK", "failed"], ["ok", "failed"]),
@@ -67,6 +69,27 @@ def test_what_is_not_understood_is_asked_and_each_cure_cures(lab, column: str, c
     assert statuses(lab)[:2] == [None, None]
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_a_column_of_errors_that_says_something_of_most_calls_is_asked_about(lab, own: bool) -> None:
+    """It says that all is well in words of its own: taken for errors, every call would have failed."""
+    text = table("error", "all good", "all good", "boom")
+    if own:
+        text = text.replace("t,p,o,", "arrival_s,prompt_tokens,output_tokens,", 1)
+    options = {} if own else {"mapping": MAP, "time_unit": "s"}
+    refusal = lab.refuse(text, **options)
+    assert refusal.code == "trace.ambiguous_status"
+    assert "'aaa aaaa'" in str(refusal)
+    assert [error.field for error in refusal.errors] == ["file" if own else "map", "ignore_status"]
+    lab.read(text, **options, ignore_status=True)
+    assert set(statuses(lab)) == {None}
+    if own:
+        lab.read(text.replace(",error\n", ",status\n").replace("all good", "ok").replace("boom", "failed"))
+        assert statuses(lab)[:3] == ["ok", "ok", "failed"]
+    else:
+        lab.read(text, **(options | {"mapping": MAP | {"status": "error"}}))
+        assert statuses(lab)[:3] == ["failed"] * 3
+
+
 def test_a_mapped_column_of_errors_says_errors(lab) -> None:
     """``true`` in a column of errors is a failure, though ``true`` as a status is none."""
     lab.read(table("is_error", "true", "false"), mapping=MAP | {"status": "is_error"}, time_unit="s")
@@ -86,6 +109,22 @@ def test_json_is_read_inside_objects_and_where_only_failed_calls_say_anything(la
     lab.read("".join(json.dumps(row) + "\n" for row in rows), mapping=MAP, time_unit="s")
     found = statuses(lab)
     assert (found[3], found[350], found.count("ok")) == ("failed", "failed", 398)
+
+
+def test_the_status_of_our_own_format_has_the_same_words(lab) -> None:
+    text = table("status", "done", "rate_limited", "200.0", "", "purple").replace(
+        "t,p,o,", "arrival_s,prompt_tokens,output_tokens,", 1
+    )
+    report = lab.read(text)
+    assert statuses(lab)[:5] == ["ok", "failed", "ok", None, "unknown"]
+    assert any("no status that is known" in warning for warning in report.warnings)
+
+
+def test_a_status_that_only_late_rows_have_is_read_beside_other_columns(lab) -> None:
+    rows = [{"arrival_s": i, "prompt_tokens": 10 + i, "output_tokens": 5, "success": True} for i in range(400)]
+    rows[350]["status"] = "failed"
+    lab.read("".join(json.dumps(row) + "\n" for row in rows))
+    assert (statuses(lab)[350], statuses(lab).count("ok")) == ("failed", 399)
 
 
 def test_parquet_is_read_too(lab) -> None:
