@@ -4,10 +4,12 @@ mooncake-delta). Nothing in a file says it outright, so lengths that look added 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from hashlib import blake2b
 
-from replay.errors import FieldError, TraceError
+from replay.errors import FieldError, TraceError, curable
 from replay.traces.formats.records import RecordReading, Row
+from replay.traces.formats.values import number
 from replay.traces.jsontext import is_ids
 
 _TELLING_TURNS, _ADDED_SHARE, _REJECTED_SHARE = 10, 0.8, 0.05
@@ -30,11 +32,27 @@ def settle_lengths(row: Row, session: str, reading: RecordReading, block_tokens:
     lengths, prompts are unknown. Ids of added text are counted from its own start, where no block of the whole prompt
     begins: the first turn's full blocks keep theirs, what follows has ids of the session. So it is shared within the
     session and not between sessions.
+
+    Raises:
+        TraceError: ``trace.turn_order``: lengths are to be added up, and a turn has an earlier time than one before it.
     """
     if reading.options.turn_lengths == "added":
+        _check_order(row, session, reading)
         _make_whole(row, session, reading, block_tokens)
     elif reading.options.turn_lengths is None:
         _note(row, session, reading)
+
+
+def _check_order(row: Row, session: str, reading: RecordReading) -> None:
+    times: dict[str, Decimal] = reading.state.setdefault("turn_times", {})
+    at = number(row["arrival"])
+    if at is None:
+        return
+    if at < times.get(session, at):
+        cure = "write the turns of a session in the order in which they were sent: sort the file by timestamp"
+        what = "a turn comes after a later turn of its session, so what turns have added cannot be added up"
+        raise curable("trace.turn_order", what, cure, "file", column="timestamp")
+    times[session] = at
 
 
 def _make_whole(row: Row, session: str, reading: RecordReading, block_tokens: int) -> None:

@@ -265,6 +265,20 @@ def test_added_turns_share_their_text_within_the_session(lab) -> None:
     assert blocks[2][2] != blocks[4][2], "a block that is not full is nobody else's"
 
 
+def test_added_turns_in_another_order_are_refused(lab) -> None:
+    """The last turn would seem to have no history, and the first all of it."""
+    rows = [
+        {"session_id": s, "input_length": 200, "output_length": 100, "timestamp": 1000 * turn}
+        for turn in range(5)
+        for s in "ab"
+    ]
+    lines = [json.dumps(row) + "\n" for row in rows]
+    assert lab.read("".join(lines), turn_lengths="added").prompt_tokens == 2 * (200 + 500 + 800 + 1100 + 1400)
+    refusal = lab.refuse_again("".join(lines[::-1]), turn_lengths="added")
+    assert (refusal.code, refusal.errors[0].column) == ("trace.turn_order", "timestamp")
+    assert lab.read("".join(lines[::-1]), turn_lengths="whole").prompt_tokens == 2000
+
+
 def test_after_a_turn_without_lengths_added_prompts_are_unknown(lab) -> None:
     lengths = [(100, 10), (20, None), (30, 5)]
     rows = [
