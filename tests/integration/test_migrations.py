@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,13 +10,14 @@ from pathlib import Path
 import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, event, inspect
+from sqlalchemy import Connection, Engine, event, inspect, select
 
+from models.blobs import UploadWriter, build_blob_store
 from models.database import Database
 from models.migrate import alembic_config, current_revision, downgrade, head_revision, upgrade_to_head
 from models.principal import LOCAL_TENANT_ID
 from models.settings import Settings
-from models.tables import Job, Tenant
+from models.tables import Blob, Job, Report, ReportCalibration, Tenant
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -77,6 +79,63 @@ def test_an_upgrade_keeps_data(settings: Settings) -> None:
         assert job.created_at.tzinfo is UTC
     finally:
         database.close()
+
+
+def test_reports_of_before_are_listed_with_their_calibrations(settings: Settings) -> None:
+    """By what their documents say; a request may name calibrations that its report did not need."""
+    upgrade_to_head(settings)
+    downgrade(settings, "0003")
+    own = {"schema_version": 1, "plan": {"calibrations": [{"id": "user/1"}, {"id": "user/2"}]}}
+    used = [("user/1", "measured"), ("h100_sxm/vllm/1+2", "transported")]
+    missing = "0" * 64
+    reports = {
+        "rep_1": (own, stored(settings, used)),
+        "rep_2": (own, stored(settings, used[1:])),
+        "rep_3": ({"schema_version": 1, "replay": {"calibrations": []}}, missing),
+        "rep_4": (own, missing),
+    }
+    database = Database(settings)
+    now = datetime(2026, 3, 29, 1, 30, tzinfo=UTC)
+    try:
+        with database.write() as session:
+            for sha256 in {sha256 for _, sha256 in reports.values()}:
+                session.add(Blob(sha256=sha256, bytes=1, last_used_at=now))
+            session.flush()
+            for id_, (spec, sha256) in reports.items():
+                made = {"tenant_id": LOCAL_TENANT_ID, "created_at": now}
+                session.add(
+                    Job(
+                        id=f"job_{id_}",
+                        kind="plan",
+                        status="succeeded",
+                        spec=spec,
+                        code_version="v",
+                        max_attempts=3,
+                        **made,
+                    )
+                )
+                session.flush()
+                row = Report(
+                    id=id_, job_id=f"job_{id_}", kind="plan", name="", document_sha256=sha256, document_bytes=1, **made
+                )
+                session.add(row)
+                session.flush()
+        upgrade_to_head(settings)
+        with database.read() as session:
+            rows = session.scalars(select(ReportCalibration)).all()
+        assert [(row.report_id, row.calibration) for row in rows] == [("rep_1", "user/1")]
+    finally:
+        database.close()
+
+
+def stored(settings: Settings, used: list[tuple[str, str]]) -> str:
+    """The hash of a report's document, now in the blob store."""
+    calibrations = [{"calibration_id": id_, "provenance": provenance} for id_, provenance in used]
+    with UploadWriter(settings.tmp_path, 10_000) as writer:
+        writer.write(json.dumps({"provenance": {"calibrations": calibrations}}).encode())
+        upload = writer.finish()
+        build_blob_store(settings).put_file(upload.path, upload.sha256)
+    return upload.sha256
 
 
 def test_references_are_not_followed_while_sqlite_migrates(tmp_path: Path) -> None:
