@@ -35,10 +35,14 @@ _KINDS = {
 
 def plain_faults(findings: Iterable[Mapping[str, Any]]) -> list[FieldError]:
     """The findings of a ``ValidationError``, one a field: the first."""
+    findings = list(findings)
+    within = {path[:n] for path in (tuple(one.get("loc", ())) for one in findings) for n in range(len(path))}
     faults: dict[str, FieldError] = {}
     for finding in findings:
         where = ".".join(str(part) for part in finding.get("loc", ()))
         kind = str(finding.get("type", "invalid"))
+        if kind == "too_short" and tuple(finding.get("loc", ())) in within:
+            continue  # only the items without faults were counted
         detail, cure = _words(kind, finding.get("ctx") or {}, str(finding.get("msg", "invalid")))
         faults.setdefault(where, FieldError(detail, field=where or None, rule=kind, cure=cure))
     return list(faults.values())
@@ -48,7 +52,8 @@ def _words(kind: str, context: Mapping[str, Any], message: str) -> tuple[str, st
     if kind in _BOUNDS:
         name, problem, relation = _BOUNDS[kind]
         unit = {"string": " characters", "too": " items"}.get(kind.split("_")[0], "")
-        cure = f"give {relation} {context.get(name)}{unit}"
+        bound = context.get(name)
+        cure = f"give {relation} {bound}{unit.removesuffix('s') if bound == 1 else unit}"
     elif kind == "missing":
         problem, cure = "missing", "give it"
     elif kind == "extra_forbidden":
