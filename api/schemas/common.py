@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 from api.deps import LABEL
 from api.problems import Problem
+from replay.specs_base import Spec
 
 Label = Annotated[str, StringConstraints(max_length=200, pattern=LABEL)]
 """A name for people."""
@@ -16,10 +17,8 @@ StreamName = Annotated[str, StringConstraints(min_length=1, max_length=100, patt
 TraceIdText = Annotated[str, StringConstraints(pattern=r"^trc_[0-9a-f]{32}$")]
 
 
-class Body(BaseModel):
+class Body(Spec):
     """A request's body: immutable, unknown fields refused, no NaN and no infinity."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Out(BaseModel):

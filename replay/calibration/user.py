@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from replay.engines import EngineConfig
 from replay.errors import FieldError, SpecError
 from replay.hardware.dtypes import kv_format, weight_format
 from replay.hardware.entries import ModelSpec
+from replay.specs_base import Spec
 
 ParameterName = Literal["kernels_factor", "decode_attention_factor", "decode_row_s", "host_s", "request_s"]
 PARAMETERS: tuple[ParameterName, ...] = (
@@ -46,8 +47,8 @@ FEWEST_OF_A_PHASE = 10
 """Of fewer left-out measurements no error of a phase is stated."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+class _Part(Spec):
+    """Of a calibration."""
 
 
 class DeploymentKey(_Part):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from replay.specs_base import Spec
 
 
-class Entry(BaseModel):
+class Entry(Spec):
     """Common behaviour: immutable, no unknown fields, finite numbers only."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class GpuType(Entry):

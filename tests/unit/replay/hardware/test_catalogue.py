@@ -234,3 +234,9 @@ def test_importing_needs_neither_numba_nor_numpy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("field", ["memory_spec_gb", "max_scaleup_gpus"])
+def test_true_is_no_number_of_an_entry(field: str) -> None:
+    with pytest.raises(ValueError, match="valid number"):
+        GpuType.model_validate({**CATALOGUE.gpu("L4").model_dump(), field: True})
