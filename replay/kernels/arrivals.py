@@ -84,10 +84,11 @@ def pop_ready(arrivals: Arrivals, cluster: Int64) -> int:
 
 @inner
 def push_leaving(requests: Requests, arrivals: Arrivals, cluster: Int64, r: int) -> None:
-    """Notes when the client of request ``r``, which arrives now, will leave; nothing where it stays."""
-    patience_ps = requests.patience_ps[r]
-    if patience_ps != FAR:
-        arrivals.leave_ps[r] = arrival_of(requests, arrivals, r) + patience_ps
+    """Notes when the client of request ``r``, which arrives now, will leave; nothing where it stays, or would leave
+    only when int64 picoseconds have ended."""
+    patience_ps, arrived_ps = requests.patience_ps[r], arrival_of(requests, arrivals, r)
+    if patience_ps < FAR - arrived_ps:
+        arrivals.leave_ps[r] = arrived_ps + patience_ps
         push(arrivals.leaving, cluster[LEAVING], arrivals.leave_ps, r)
         cluster[LEAVING] += 1
 

@@ -149,6 +149,8 @@ def start_anew(state: State, r: int) -> None:
     outcome.first_ps[r] = NEVER
     outcome.last_ps[r] = NEVER
     outcome.generated[r] = 0
+    if len(outcome.stale) > 0:
+        outcome.stale[r] = 0
 
 
 @inner

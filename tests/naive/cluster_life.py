@@ -149,7 +149,7 @@ class LivingCluster(Cluster):
         self.ready.discard(k)
         for r in sorted((r for r in self.requests if self.status[r.index] == "in"), key=lambda r: r.index):
             if self.at[r.index] == k:
-                r.comp = r.gen = r.placeholders = r.cached_blocks = 0
+                r.comp = r.gen = r.placeholders = r.cached_blocks = r.stale = 0
                 r.blocks = []
                 r.first = r.last = r.admitted = -1
                 self.held.append(r)

@@ -34,6 +34,7 @@ from replay.kernels.state import (
     POWER_OF_TWO,
     PREFILLING_TOKENS,
     PREFIX_AWARE,
+    PRIORITY,
     REFUSED,
     REFUSED_TOKENS,
     ROUND_ROBIN,
@@ -323,6 +324,25 @@ def test_while_all_are_down_requests_wait_at_the_gateway() -> None:
     state = run_life(c, requests([0, 10, 20], [4] * 3, [1] * 3), flat(), [(0, 0, 500), (1, 0, 800)])
     assert state.outcome.replica.tolist() == [0, 0, 0]
     assert state.outcome.admitted_ps.tolist() == [500] * 3
+
+
+def test_a_replica_knows_nothing_of_what_a_lost_one_had_computed() -> None:
+    """vLLM 0.11 takes a request that it preempts within a batch to keep the tokens that the batch computes of it: 0
+    one, at 200. Its replica is lost at 250 and back at 300. Then 1, which comes first, leaves 4 tokens of the budget,
+    not enough for the prompt of 0, and takes the blocks until 700."""
+    c = config(priority_policy=PRIORITY, victims_stay=1, reserve_full_isl=0, num_blocks=5, replicas_may_be_down=1)
+    state = run_life(c, requests([0, 100], [5, 12], [5, 4], [1, 0]), flat(), [(0, 250, 300)])
+    assert state.outcome.first_ps.tolist() == [800, 400]
+    assert state.outcome.last_ps.tolist() == [1200, 700]
+
+
+def test_a_client_whose_time_to_leave_is_beyond_int64_stays() -> None:
+    """Sent on the 80th day with 90 days of patience: their sum in ps is no int64."""
+    day = 86_400 * 10**12
+    c, r = with_patience(config(), requests([80 * day] * 2, [4] * 2, [3] * 2), [90 * day, 250])
+    state = run_life(c, r, flat())
+    assert state.outcome.replica.tolist() == [0, GAVE_UP]
+    assert state.outcome.generated.tolist() == [3, 2]
 
 
 def test_requests_that_no_replica_comes_back_for_stay_at_the_gateway() -> None:
