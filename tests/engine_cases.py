@@ -136,9 +136,14 @@ def caching_case(
     one chained id for each segment, the twin the segments themselves. ``kind``: see ``TWIN_KINDS``.
     """
     order = SHORTEST_REMAINING if kind == "srpt" else FCFS
-    c, r, cost = random_case(rng, threshold=kind == "threshold", priority=kind == "priority", order=order)
+    by_priority = kind in ("priority", "victims stay")
+    c, r, cost = random_case(rng, threshold=kind == "threshold", priority=by_priority, order=order)
     n = len(r.arrival_ps)
-    c = c._replace(prefix_caching=1, batches_in_flight=2 if kind == "async" else c.batches_in_flight)
+    c = c._replace(prefix_caching=1, batches_in_flight=2 if kind in ("async", "past the end") else c.batches_in_flight)
+    if kind == "past the end":
+        c = c._replace(runs_past_end=1)
+    elif kind == "victims stay":
+        c = c._replace(victims_stay=1, batches_in_flight=1)
     longest = int((r.prompt_tokens + r.output_tokens).max())
     c = c._replace(table_width=-(-longest // c.block_size) + 2)
     if kind == "unchunked":
@@ -169,7 +174,18 @@ def caching_case(
     return c, r, cost, Engine(twin_config(c, cost), people)
 
 
-TWIN_KINDS = ("plain", "async", "threshold", "priority", "unchunked", "srpt", "in order", "host")
+TWIN_KINDS = (
+    "plain",
+    "async",
+    "threshold",
+    "priority",
+    "unchunked",
+    "srpt",
+    "in order",
+    "past the end",
+    "victims stay",
+    "host",
+)
 
 
 def session_case(
@@ -180,6 +196,7 @@ def session_case(
     c, r, cost = random_case(rng)
     n = len(r.arrival_ps)
     c = c._replace(prefix_caching=1, frees_in_order=int(rng.integers(0, 2)))
+    c = c._replace(runs_past_end=int(c.batches_in_flight == 2 and rng.random() < 0.5))
     follows = np.array([int(rng.integers(-1, k)) if k and rng.random() < 0.8 else -1 for k in range(n)])
     if rng.random() < 0.7:  # true sessions: each turn follows the last of its session
         follows = previous_turns(rng.integers(-1, int(rng.integers(1, 6)), n))

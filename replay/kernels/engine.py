@@ -133,6 +133,10 @@ def finish_batch(config: Config, requests: Requests, state: State, reg: Int64, r
         running = slots.running[slot] == 1
         if running and config.prefix_caching:
             known = slots.computed[slot] - (left - slots.unscheduled[slot])
+            if config.runs_past_end:  # the last token itself is computed in a batch whose token is dropped
+                r = slots.request[slot]
+                given = state.outcome.generated[r] + slots.granted[slot] - left
+                known = min(known, requests.prompt_tokens[r] + given - 1)
             if known >= (slots.cached[slot] + 1) * config.block_size:
                 publish(config, requests, state.blocks, slots, replica, slot, known, mask)
         if left == 0 or not running:
