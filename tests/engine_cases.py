@@ -233,6 +233,7 @@ def grouped_case(
         c, r, cost = random_case(rng, threshold=rng.random() < 0.2, priority=rng.random() < 0.2)
         plain = Engine(twin_config(c, cost), twin_requests(c, r))
     full, windows = one_of(rng, (1, 1), (2, 1), (0, 1), (1, 3), (1, 0), (2, 0))
+    c = c._replace(runs_past_end=0, victims_stay=0)  # the twin with groups knows neither
     state = 0 if caching or rng.random() < 0.5 else 3
     chunked = bool(rng.random() < 0.3)
     sizes = [c.block_size, c.block_size]

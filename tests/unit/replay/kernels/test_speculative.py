@@ -107,7 +107,7 @@ def test_twin(kind: str) -> None:
     assert saved > cases(1000), "drafts must be accepted"
 
 
-@pytest.mark.parametrize("kind", [kind for kind in TWIN_KINDS if kind != "async"])
+@pytest.mark.parametrize("kind", [kind for kind in TWIN_KINDS if kind not in ("async", "past the end", "victims stay")])
 def test_twin_with_prefix_caching(kind: str) -> None:
     rng = np.random.default_rng((30, len(kind)))
     hits = 0
