@@ -9,14 +9,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 JOBS ?= 2
+STEPS ?= 3
 REFERENCE ?= ../shared/reference
 # How many xdist workers a step of tests takes: alone all of them, beside other steps one process.
 WORKERS ?= $(JOBS)
 PYTEST := $(BIN)/pytest
 STEP := bash .ci/step
-# JOBS steps at a time; each one's output comes whole, at its end. The first that fails ends the run. What uses the
-# kernels waits until the tests of the kernels have left them in the cache.
-TOGETHER = $(MAKE) --no-print-directory -j $(JOBS) --output-sync=target WORKERS=0 FIRST=test-kernels
+# STEPS steps at a time, one more than cores since servers and browsers mostly wait; each one's output comes whole, at its
+# end. The first that fails ends the run. What uses the kernels waits until the tests of the kernels have left them in the
+# cache.
+TOGETHER = $(MAKE) --no-print-directory -j $(STEPS) --output-sync=target WORKERS=0 FIRST=test-kernels
 FIRST ?=
 KERNELS := tests/unit/replay/kernels
 TESTS := test-kernels test-kernels-checked test-int test-replay test-property test-browser test-unit \

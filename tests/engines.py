@@ -36,9 +36,9 @@ SEED = 5
 
 
 def cases(n: int) -> int:
-    """How many of ``n`` random cases to run: all, or a third where kernels run as plain Python (NUMBA_DISABLE_JIT),
-    far slower. The runs of compiled kernels compare all of them."""
-    return n // 3 if numba.config.DISABLE_JIT else n
+    """How many of ``n`` random cases to run: all, or a third in the runs that look for other faults than wrong
+    results, as plain Python (NUMBA_DISABLE_JIT) or with bounds checks. The run of compiled kernels compares all."""
+    return n // 3 if numba.config.DISABLE_JIT or numba.config.BOUNDSCHECK else n
 
 
 def config(**changes: int) -> Config:

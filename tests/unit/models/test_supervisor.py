@@ -28,7 +28,7 @@ def test_stop_ends_the_worker(tmp_path: Path) -> None:
     starts = tmp_path / "starts"
     supervisor = WorkerSupervisor(Settings(data_dir=tmp_path), [sys.executable, "-c", COUNTS, str(starts)])
     supervisor.start()
-    wait_until(lambda: starts.exists() and supervisor.pid is not None, "the start")
+    wait_until(lambda: starts.exists() and starts.read_text() != "", "the start")
     supervisor.stop()
     assert supervisor.pid is None
     assert len(starts.read_text().splitlines()) == 1

@@ -90,8 +90,12 @@ def test_over_sockets_it_measures_fits_and_keeps_what_from_reads(tmp_path: Path)
 
 def test_an_interrupted_run_keeps_what_was_measured(tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
-    with serving(Interrupting) as address:
-        done = calibrate("--endpoint", address, "--save-measurements", str(kept))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    try:
+        with serving(Interrupting) as address:
+            done = calibrate("--endpoint", address, "--save-measurements", str(kept))
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert done.exit_code == 130
     assert f"measurements written to {kept}" in done.stderr
     assert len(json.loads(kept.read_text())["steps"]) >= 4

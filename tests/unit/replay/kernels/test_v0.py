@@ -214,7 +214,7 @@ def test_round_robin_replicas_are_independent(replicas: int) -> None:
                 assert np.array_equal(run(c, share, law_of(c, cost)).outcome.last_ps, coupled.last_ps[k::replicas])
 
 
-CASES = Path(__file__).parents[3] / "data" / "vllm-v0-0.8.5-scheduler-cases.json"
+RECORDED = read_cases(Path(__file__).parents[3] / "data" / "vllm-v0-0.8.5-scheduler-cases.json")
 """Steps of the release's own scheduler, see ``tests/recorders/vllm_v0.py``."""
 
 
@@ -233,9 +233,9 @@ def recorded_run(case: dict[str, Any]) -> tuple[Config, V0Options, Requests, tup
     return c, options, requests(case["arrival"], case["P"], case["N"]), tuple(case["cost"])
 
 
-@pytest.mark.parametrize("index", range(len(read_cases(CASES))))
+@pytest.mark.parametrize("index", range(len(RECORDED)))
 def test_every_recorded_case_matches(index: int) -> None:
-    case = read_cases(CASES)[index]
+    case = RECORDED[index]
     c, options, r, cost = recorded_run(case)
     floor, per_token, context, pair, constant = cost
     state = run(c, r, linear_law(c.max_num_batched_tokens, floor, per_token, constant, context, pair), options)
@@ -248,7 +248,7 @@ def test_every_recorded_case_matches(index: int) -> None:
 
 
 def test_the_twin_takes_every_recorded_step() -> None:
-    for case in read_cases(CASES):
+    for case in RECORDED:
         c, options, _, cost = recorded_run(case)
         twin = twin_of(c, options, cost)
         rows = zip(case["arrival"], case["P"], case["N"], strict=True)
