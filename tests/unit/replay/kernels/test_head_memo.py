@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
 import numpy as np
 import pytest
 from engine_cases import TWIN_KINDS, caching_case, grouped_case, one_of, session_case, with_ids
@@ -40,6 +43,9 @@ from replay.kernels.state import (
 )
 from replay.routing import prepare_routing
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 MEMO = [HEAD_REQUEST, HEAD_HITS, HEAD_FREE_HITS, LOOKUPS]
 KINDS = (*TWIN_KINDS, "sessions", "names that repeat", "replicas", "groups", "groups, names that repeat")
 
@@ -55,13 +61,19 @@ def run(c: Config, r: Requests, t: StepTimes, state: State) -> State:
     return state
 
 
+def as_python(function: Callable[P, R]) -> Callable[P, R]:
+    """What a kernel's helper was before it was compiled, if it was (NUMBA_DISABLE_JIT)."""
+    plain: Callable[P, R] = getattr(function, "py_func", function)
+    return plain
+
+
 def assert_memo_holds(c: Config, state: State) -> None:
     """What was found is in the cache, and as many of it lie free as were counted."""
     blocks = state.blocks
     for replica, reg in enumerate(state.meters.regs):
         if reg[HEAD_REQUEST] == NEVER:
             continue
-        if is_grouped.py_func(c):
+        if as_python(is_grouped)(c):
             assert_groups_hold(c, state, replica)
             continue
         row = replica * c.table_width
@@ -75,7 +87,7 @@ def assert_groups_hold(c: Config, state: State, replica: int) -> None:
     blocks, memo = state.blocks, state.blocks.memo.reg[replica]
 
     def found(group: int, first: int, end: int) -> np.ndarray:
-        return blocks.found[[place_in_table.py_func(c, replica, group, i) for i in range(first, end)]]
+        return blocks.found[[as_python(place_in_table)(c, replica, group, i) for i in range(first, end)]]
 
     full, everyone = range(c.full_groups), range(c.full_groups, c.full_groups + c.window_groups)
     if memo[STALE]:
@@ -199,7 +211,7 @@ def test_a_blocked_head_costs_a_name_or_two_a_step(mode: str) -> None:
         **MODES[mode]
     )
     groups = c.full_groups + c.window_groups
-    full_blocks = 111 * 4 // c.full_block_size if is_grouped.py_func(c) else 111
+    full_blocks = 111 * 4 // c.full_block_size if as_python(is_grouped)(c) else 111
     c = c._replace(num_blocks=c.full_groups * full_blocks + c.window_groups * 34 + 1)
     r = requests([0, 0, 1], [400, 100, 444], [1, 300, 1], [0, 0, 0])
     shared = list(range(100))
