@@ -237,7 +237,8 @@ def test_06_the_engine_works_whenever_a_request_is_there(kind: str) -> None:
     for _ in range(100):
         c, r, law = case_of(rng, kind)
         outcome, meters = run_general(c, r, law)
-        assert meters.meters[0, BUSY] == time_with_requests(r, outcome)
+        busy, present = meters.meters[0, BUSY], time_with_requests(r, outcome)
+        assert busy >= present if c.runs_past_end else busy == present  # a batch past the end has no request any more
 
 
 @pytest.mark.parametrize("kind", KINDS)
