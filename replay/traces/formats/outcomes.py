@@ -17,6 +17,7 @@ from replay.traces.cleaning import Ledger
 from replay.traces.formats.base import Hook, Reading
 from replay.traces.formats.values import http_status
 from replay.traces.rows import JSON_CONTAINERS, Batch, Sample
+from replay.traces.words import leaf, snake
 
 Kind = Literal["word", "good", "bad", "cut"]
 
@@ -82,7 +83,7 @@ _TELLING_ROWS = 10
 
 def kind_of(column: str) -> Kind | None:
     """What a column of this name (``a.b``: nested) says, if its name is one of those known."""
-    parts = [_words(part) for part in column.split(".")]
+    parts = [snake(part).strip("_") for part in column.split(".")]
     return _KINDS.get(parts[-1]) or _KINDS.get("_".join(parts[-2:]))
 
 
@@ -94,7 +95,7 @@ def outcome_columns(sample: Sample, taken: set[str]) -> dict[str, Kind]:
         cells = [row.get(column) for row in sample.rows]
         if column in taken or any(isinstance(cell, list) for cell in cells):
             continue
-        if kind is None and _words(column.rsplit(".", 1)[-1]) in _WEAK:
+        if kind is None and leaf(column).strip("_") in _WEAK:
             said = [outcome("word", str(cell)) for cell in cells if cell is not None]
             kind = "word" if said and None not in said and any(said) else None
         inside = any(column.startswith(f"{outer}.") for outer in found)
@@ -211,7 +212,3 @@ def _nothing(rows: int) -> pl.Series:
 def with_outcomes(hook: Hook, outcomes: Outcomes) -> Hook:
     """``hook``, with the status of each row read before it."""
     return lambda frame, batch, reading: hook(outcomes.read(frame, batch, reading), batch, reading)
-
-
-def _words(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()).strip("_")

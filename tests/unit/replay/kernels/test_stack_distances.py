@@ -3,17 +3,15 @@
 from collections import OrderedDict
 from collections.abc import Callable
 
-import numba
 import polars as pl
 import pytest
+from engines import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replay.traces import prefix
 from replay.traces.canonical import Meta
 from replay.traces.prefix import PrefixReuse
-
-CASES = 30 if numba.config.DISABLE_JIT else 300
 
 
 def played(prompts: list[tuple[list[int], int]], block: int, size: int) -> tuple[int, int]:
@@ -53,7 +51,7 @@ def unchained(words: list[list[int]]) -> list[list[int]]:
     short_of=st.integers(0, 40),
     slices=st.integers(1, 4),
 )
-@settings(max_examples=CASES // 6, deadline=None)
+@settings(max_examples=cases(300) // 6, deadline=None)
 def test_every_cache_size_is_as_played(
     ids_of: Callable[[list[list[int]]], list[list[int]]],
     piece_blocks: int,
